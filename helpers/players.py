@@ -1,0 +1,3 @@
+from helpers.games.market import Greedy
+
+COMPETENT = {"market": Greedy()}

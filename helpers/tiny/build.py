@@ -1,0 +1,208 @@
+"""Builds the embedded CPU model: `python -m helpers.tiny.build`. About an hour on two cores; fixed seed.
+
+It imitates mixed play of every game in GAMES: of the actions it sees about three quarters are random legal ones and one
+quarter a competent trader's. So it knows the grammar and has watched a market, but nothing tells it which of the two to
+follow. Many actions are learned at each prompt at once, as parallel branches behind one shared prompt (a 4-D attention
+mask, positions restarting after the prompt), because legality (what is held, which ids exist) is learned last.
+"""
+
+import argparse
+import hashlib
+import json
+import math
+import time
+from pathlib import Path
+from random import Random
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from helpers import GAMES
+from helpers.players import COMPETENT
+
+HERE = Path(__file__).parent
+SEED = 7
+SEEDS = range(10_000_000, 20_000_000)  # deals the base learns from; disjoint from TRAIN, VALID and TEST
+BRANCHES, EXPERT = 12, 3  # actions learned at each prompt, and how many of them a competent player's
+PROMPTS, LEARNING_RATE, WARMUP, PROMPT_LOSS = 16, 4e-3, 40, 0.5
+WORDS = r"[A-Za-z_]+|[0-9]|[^A-Za-z0-9_]+"  # a good, a seat or an id is the same token in prompt and action
+# The system message is cut at its first colon (the game's name): the grammar is learned here, not read.
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}"
+    "{{ m['content'].split(':')[0] if m['role'] == 'system' else m['content'] }}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def positions(game, seeds):
+    """(view, rng) at every turn of mixed play: each seat is random, competent or something between, drawn per episode."""
+    competent = COMPETENT[game.name]
+    for seed in seeds:
+        rng = Random(f"tiny/{game.name}/{seed}")
+        skill = {seat: rng.choice((0.0, 0.25, 0.5, 0.75, 1.0)) for seat in game.seats}
+        state = game.deal(seed)
+        while seat := game.turn(state):
+            view = game.view(state, seat)
+            yield view, rng
+            state = game.step(state, competent(view, rng) if rng.random() < skill[seat] else game.sample(view, rng))
+
+
+def messages(game, view):
+    return [{"role": "system", "content": game.system(view)}, {"role": "user", "content": game.describe(view)}]
+
+
+def fingerprint() -> str:
+    """Changes whenever any game's texts (instructions, descriptions, actions) change."""
+    text = CHAT_TEMPLATE
+    for game in GAMES.values():
+        for view, rng in positions(game, range(20)):
+            text += game.system(view) + game.describe(view) + str(game.sample(view, rng))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    texts = []
+    for game in GAMES.values():
+        for view, rng in positions(game, SEEDS[:300]):
+            texts += [game.system(view).split(":")[0], game.describe(view), str(game.sample(view, rng)), "assistant\nuser\nsystem\n"]
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(WORDS), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    bpe.decoder = decoders.ByteLevel()
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    bpe.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=1024, special_tokens=special, initial_alphabet=alphabet))
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>", padding_side="left", model_max_length=1024
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def make_model(tokenizer) -> Qwen2ForCausalLM:
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=512,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return Qwen2ForCausalLM(config)
+
+
+def example(game, view, rng, tokenizer) -> tuple[list[int], list[list[int]]]:
+    """Prompt ids without the last one, and one list of ids a branch: that last id, an action, the stop id."""
+    competent = COMPETENT[game.name]
+    ids = tokenizer.encode(tokenizer.apply_chat_template(messages(game, view), tokenize=False, add_generation_prompt=True))
+    actions = [competent(view, rng) for _ in range(EXPERT)] + [game.sample(view, rng) for _ in range(BRANCHES - EXPERT)]
+    replies = tokenizer([str(a) for a in actions])["input_ids"]
+    return ids[:-1], [[ids[-1], *reply, tokenizer.eos_token_id] for reply in replies]
+
+
+def batch(examples, pad: int):
+    """Tensors ids, positions, 4-D mask (0 or -inf) and targets (-100: not learned), one row a prompt with its branches."""
+    length = max(len(p) + sum(map(len, branches)) for p, branches in examples)
+    ids = torch.full((len(examples), length), pad)
+    places, segment = torch.zeros_like(ids), torch.full_like(ids, -1)
+    targets, weight = torch.full_like(ids, -100), torch.zeros(ids.shape)
+    for row, (prompt, branches) in enumerate(examples):
+        at = len(prompt)
+        ids[row, :at], places[row, :at], segment[row, :at] = torch.tensor(prompt), torch.arange(at), 0
+        targets[row, : at - 1], weight[row, : at - 1] = torch.tensor(prompt[1:]), PROMPT_LOSS / (at - 1)
+        for k, branch in enumerate(branches, 1):
+            n = len(branch)
+            ids[row, at : at + n], segment[row, at : at + n] = torch.tensor(branch), k
+            places[row, at : at + n] = torch.arange(len(prompt), len(prompt) + n)
+            targets[row, at : at + n - 1], weight[row, at : at + n - 1] = torch.tensor(branch[1:]), 1 / (n - 1) / len(branches)
+            at += n
+    query, key = segment[:, :, None], segment[:, None, :]
+    order = torch.arange(length)
+    seen = (order[:, None] >= order[None, :]) & ((key == query) | (key == 0)) | torch.eye(length, dtype=torch.bool)
+    mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)[:, None]
+    return ids, places, mask, targets, weight
+
+
+@torch.no_grad()
+def legal_share(model, tokenizer, game, seeds, every: int = 7) -> tuple[float, int]:
+    """Share of sampled replies (temperature 1) that are legal, over every `every`-th position of mixed play; and n."""
+    from helpers.game import IllegalAction, ParseError
+
+    kept = []
+    for seed in seeds:
+        rng = Random(f"tiny/{game.name}/{seed}")
+        skill = {seat: rng.choice((0.0, 0.5, 1.0)) for seat in game.seats}
+        state = game.deal(seed)
+        while seat := game.turn(state):
+            view = game.view(state, seat)
+            if rng.random() < 1 / every:
+                kept.append((state, view))
+            state = game.step(state, COMPETENT[game.name](view, rng) if rng.random() < skill[seat] else game.sample(view, rng))
+    texts = [tokenizer.apply_chat_template(messages(game, v), tokenize=False, add_generation_prompt=True) for _, v in kept]
+    inputs = tokenizer(texts, return_tensors="pt", padding=True)
+    model.eval()
+    out = model.generate(**inputs, do_sample=True, temperature=1.0, top_k=0, max_new_tokens=48, pad_token_id=tokenizer.pad_token_id)
+    model.train()
+    good = 0
+    for (state, _), reply in zip(kept, tokenizer.batch_decode(out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True), strict=True):
+        try:
+            game.step(state, game.parse(reply))
+            good += 1
+        except (ParseError, IllegalAction):
+            pass
+    return good / len(kept), len(kept)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=6000, help="optimizer steps of 16 prompts (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=HERE, help="folder to write to (default: helpers/tiny)")
+    options = parser.parse_args()
+    torch.manual_seed(SEED)
+    tokenizer = make_tokenizer()
+    model = make_model(tokenizer)
+    size = sum(p.numel() for p in model.parameters())
+    print(f"{len(tokenizer)} tokens, {size:,} parameters", flush=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.01)
+    rate = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda s: min(1, (s + 1) / WARMUP) * 0.5 * (1 + math.cos(math.pi * min(1, s / options.steps)))
+    )
+    rng = Random(SEED)
+    streams = {name: positions(game, SEEDS[1000:]) for name, game in GAMES.items()}
+    pool, start = [], time.time()
+    for step in range(options.steps):
+        while len(pool) < 2000:  # a pool decorrelates neighbouring turns of one episode
+            name = rng.choice(list(GAMES))
+            pool.append((GAMES[name], *next(streams[name])))
+        rng.shuffle(pool) if step % 50 == 0 else None
+        examples = [example(*pool.pop(), tokenizer) for _ in range(PROMPTS)]
+        ids, places, mask, targets, weight = batch(examples, tokenizer.pad_token_id)
+        logits = model(input_ids=ids, position_ids=places, attention_mask=mask).logits
+        each = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none", ignore_index=-100)
+        loss = (each * weight.flatten()).sum() / PROMPTS
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        rate.step()
+        if step % 250 == 0 or step == options.steps - 1:
+            shares = {name: legal_share(model, tokenizer, game, range(300, 330)) for name, game in GAMES.items()}
+            text = ", ".join(f"{name} {share:.1%} legal (n={n})" for name, (share, n) in shares.items())
+            print(f"step {step} loss {loss.item():.3f} {time.time() - start:.0f}s {text}", flush=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    model.eval()
+    model.save_pretrained(options.out)
+    tokenizer.save_pretrained(options.out)
+    note = {"fingerprint": fingerprint(), "steps": options.steps, "seed": SEED, "parameters": size, "legal": {n: s for n, (s, _) in shares.items()}}
+    (options.out / "made_from.json").write_text(json.dumps(note, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
