@@ -162,15 +162,16 @@ def legal_share(model, tokenizer, game, seeds, every: int = 7) -> tuple[float, i
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=6000, help="optimizer steps of 16 prompts (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=5500, help="optimizer steps of 16 prompts (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=HERE, help="folder to write to (default: helpers/tiny)")
     options = parser.parse_args()
     torch.manual_seed(SEED)
     tokenizer = make_tokenizer()
     model = make_model(tokenizer)
     size = sum(p.numel() for p in model.parameters())
+    options.out.mkdir(parents=True, exist_ok=True)
     print(f"{len(tokenizer)} tokens, {size:,} parameters", flush=True)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.01, fused=True)
     rate = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda s: min(1, (s + 1) / WARMUP) * 0.5 * (1 + math.cos(math.pi * min(1, s / options.steps)))
     )
@@ -184,7 +185,7 @@ def main():
         rng.shuffle(pool) if step % 50 == 0 else None
         examples = [example(*pool.pop(), tokenizer) for _ in range(PROMPTS)]
         ids, places, mask, targets, weight = batch(examples, tokenizer.pad_token_id)
-        logits = model(input_ids=ids, position_ids=places, attention_mask=mask).logits
+        logits = model(input_ids=ids, position_ids=places, attention_mask=mask, use_cache=False).logits
         each = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none", ignore_index=-100)
         loss = (each * weight.flatten()).sum() / PROMPTS
         optimizer.zero_grad()
@@ -192,14 +193,12 @@ def main():
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         rate.step()
-        if step % 250 == 0 or step == options.steps - 1:
+        if step % 500 == 0 or step == options.steps - 1:
             shares = {name: legal_share(model, tokenizer, game, range(300, 330)) for name, game in GAMES.items()}
             text = ", ".join(f"{name} {share:.1%} legal (n={n})" for name, (share, n) in shares.items())
+            model.save_pretrained(options.out)
+            tokenizer.save_pretrained(options.out)
             print(f"step {step} loss {loss.item():.3f} {time.time() - start:.0f}s {text}", flush=True)
-    options.out.mkdir(parents=True, exist_ok=True)
-    model.eval()
-    model.save_pretrained(options.out)
-    tokenizer.save_pretrained(options.out)
     note = {"fingerprint": fingerprint(), "steps": options.steps, "seed": SEED, "parameters": size, "legal": {n: s for n, (s, _) in shares.items()}}
     (options.out / "made_from.json").write_text(json.dumps(note, indent=1) + "\n")
 
