@@ -1,3 +1,63 @@
-from helpers.games.market import Greedy
+"""Players: anything that answers for a seat. A player takes a batch of requests and returns one reply (raw text) each."""
 
-COMPETENT = {"market": Greedy()}
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from helpers.game import Game
+from helpers.games.market import AcceptTrade, Greedy, Pass, RejectTrade
+from helpers.rollout import Request
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """A player from a function (view, rng) -> action."""
+
+    name: str
+    choose: Callable
+
+    def __call__(self, requests: Sequence[Request]) -> list[str]:
+        return [str(self.choose(request.view, request.rng)) for request in requests]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A player from a function that answers a batch of chats (see helpers.models.generator)."""
+
+    name: str
+    generate: Callable[[list[tuple[dict[str, str], ...]]], list[str]]
+
+    def __call__(self, requests: Sequence[Request]) -> list[str]:
+        return self.generate([request.messages for request in requests])
+
+
+def random_player(game: Game) -> Scripted:
+    return Scripted("random", game.sample)
+
+
+def always_accept(view, rng):
+    return AcceptTrade(view.pending[0].id) if view.pending else Pass()
+
+
+def always_reject(view, rng):
+    return RejectTrade(view.pending[0].id) if view.pending else Pass()
+
+
+def always_pass(view, rng):
+    return Pass()
+
+
+# The scripted players of each game; the first is the competent one, which partners and bases learn from.
+SCRIPTED = {
+    "market": {"greedy": Greedy(), "always-accept": always_accept, "always-reject": always_reject, "pass": always_pass},
+}
+
+
+def competent(game: Game) -> Callable:
+    return next(iter(SCRIPTED[game.name].values()))
+
+
+def scripted(game: Game, name: str) -> Scripted:
+    """The named scripted player of a game. Raises ValueError for an unknown name."""
+    if name not in SCRIPTED[game.name]:
+        raise ValueError(f"expected a scripted player of {game.name} ({', '.join(SCRIPTED[game.name])}), got {name!r}")
+    return Scripted(name, SCRIPTED[game.name][name])

@@ -19,7 +19,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from helpers import GAMES
-from helpers.players import COMPETENT
+from helpers.players import competent
+from helpers.rollout import messages_of
 
 HERE = Path(__file__).parent
 SEED = 7
@@ -37,7 +38,7 @@ CHAT_TEMPLATE = (
 
 def positions(game, seeds):
     """(view, rng) at every turn of mixed play: each seat is random, competent or something between, drawn per episode."""
-    competent = COMPETENT[game.name]
+    expert = competent(game)
     for seed in seeds:
         rng = Random(f"tiny/{game.name}/{seed}")
         skill = {seat: rng.choice((0.0, 0.25, 0.5, 0.75, 1.0)) for seat in game.seats}
@@ -45,11 +46,7 @@ def positions(game, seeds):
         while seat := game.turn(state):
             view = game.view(state, seat)
             yield view, rng
-            state = game.step(state, competent(view, rng) if rng.random() < skill[seat] else game.sample(view, rng))
-
-
-def messages(game, view):
-    return [{"role": "system", "content": game.system(view)}, {"role": "user", "content": game.describe(view)}]
+            state = game.step(state, expert(view, rng) if rng.random() < skill[seat] else game.sample(view, rng))
 
 
 def fingerprint() -> str:
@@ -100,9 +97,9 @@ def make_model(tokenizer) -> Qwen2ForCausalLM:
 
 def example(game, view, rng, tokenizer) -> tuple[list[int], list[list[int]]]:
     """Prompt ids without the last one, and one list of ids a branch: that last id, an action, the stop id."""
-    competent = COMPETENT[game.name]
-    ids = tokenizer.encode(tokenizer.apply_chat_template(messages(game, view), tokenize=False, add_generation_prompt=True))
-    actions = [competent(view, rng) for _ in range(EXPERT)] + [game.sample(view, rng) for _ in range(BRANCHES - EXPERT)]
+    expert = competent(game)
+    ids = tokenizer.encode(tokenizer.apply_chat_template(messages_of(game, view), tokenize=False, add_generation_prompt=True))
+    actions = [expert(view, rng) for _ in range(EXPERT)] + [game.sample(view, rng) for _ in range(BRANCHES - EXPERT)]
     replies = tokenizer([str(a) for a in actions])["input_ids"]
     return ids[:-1], [[ids[-1], *reply, tokenizer.eos_token_id] for reply in replies]
 
@@ -144,8 +141,8 @@ def legal_share(model, tokenizer, game, seeds, every: int = 7) -> tuple[float, i
             view = game.view(state, seat)
             if rng.random() < 1 / every:
                 kept.append((state, view))
-            state = game.step(state, COMPETENT[game.name](view, rng) if rng.random() < skill[seat] else game.sample(view, rng))
-    texts = [tokenizer.apply_chat_template(messages(game, v), tokenize=False, add_generation_prompt=True) for _, v in kept]
+            state = game.step(state, competent(game)(view, rng) if rng.random() < skill[seat] else game.sample(view, rng))
+    texts = [tokenizer.apply_chat_template(messages_of(game, v), tokenize=False, add_generation_prompt=True) for _, v in kept]
     inputs = tokenizer(texts, return_tensors="pt", padding=True)
     model.eval()
     out = model.generate(**inputs, do_sample=True, temperature=1.0, top_k=0, max_new_tokens=48, pad_token_id=tokenizer.pad_token_id)

@@ -1,0 +1,170 @@
+"""Training rewards: a rubric is a weighted sum of named, bounded terms, and each term judges one reply at one decision point.
+
+The reply is replayed in the exact state of the prompt and *played on*: competent partners move on for LOOK_AHEAD turns
+while the judged seat idles. The same is done with the seat idling at once. Both use identical luck, and all replies to one
+prompt share it, so a difference between two rewards comes from the replies alone.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+from typing import Any
+
+from helpers.game import Game, Seat, replay
+from helpers.players import competent
+from helpers.rollout import take
+
+LOOK_AHEAD = 7  # turns played on: every other seat moves at least once
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A reply, the state it was given in, and what became of it; the values are computed when a term asks for them."""
+
+    game: Game
+    seat: Seat
+    luck: str  # names the stream that every reply to this prompt shares
+    before: Any  # state in which the reply was given
+    reply: str
+    action: Any  # the reply's action, or the fallback
+    error: str | None  # why the fallback was played
+    after: Any  # state after the action
+    idle: dict[Seat, float]  # attainable payoffs had the seat idled
+
+    @cached_property
+    def change(self) -> dict[Seat, float]:
+        """Each seat's attainable payoff after playing on, minus what it is had this seat idled."""
+        played = attainable_after(self.game, self.after, self.seat, self.luck)
+        return {seat: played[seat] - self.idle[seat] for seat in self.game.seats}
+
+
+def attainable_after(game: Game, state, seat: Seat, luck: str) -> dict[Seat, float]:
+    """Attainable payoffs after LOOK_AHEAD turns in which competent partners play and `seat` idles."""
+    partner = competent(game)
+    rngs = {other: Random(f"{luck}/{other}") for other in game.seats}
+    for _ in range(LOOK_AHEAD):
+        mover = game.turn(state)
+        if mover is None:
+            break
+        view = game.view(state, mover)
+        state = game.step(state, game.fallback(view) if mover == seat else partner(view, rngs[mover]))
+    return dict(game.attainable(state))
+
+
+def judge(game: Game, seed: int, actions: Sequence[str], replies: Sequence[str]) -> list[Judgement]:
+    """One judgement for each reply to the prompt at decision point (seed, actions)."""
+    before = replay(game, seed, actions)
+    seat = game.turn(before)
+    luck = f"{game.name}/{seed}/{len(actions)}"
+    idled = game.step(before, game.fallback(game.view(before, seat)))
+    idle = attainable_after(game, idled, seat, luck)
+    out = []
+    for reply in replies:
+        after, action, error = take(game, before, reply)
+        out.append(Judgement(game, seat, luck, before, reply, action, error, after, idle))
+    return out
+
+
+@dataclass(frozen=True)
+class Term:
+    """One named part of a reward. `low` and `high` bound it; `says` is its meaning in one line."""
+
+    name: str
+    low: float
+    high: float
+    says: str
+    value: Callable[[Judgement], float]
+
+
+def clip(x: float, low: float = -1.0, high: float = 1.0) -> float:
+    return max(low, min(high, x))
+
+
+def form(j: Judgement) -> float:
+    return -1.0 if j.error else 0.0
+
+
+def own(j: Judgement) -> float:
+    return clip(j.change[j.seat] / 2)
+
+
+def table(j: Judgement) -> float:
+    return clip(sum(x for seat, x in j.change.items() if seat != j.seat) / 2)
+
+
+def card_format(j: Judgement) -> float:
+    return -0.3 if j.error and j.error.startswith("parse") else 0.5
+
+
+def card_strategic(j: Judgement) -> float:
+    """The card pays for any well-formed action but pass(), whether or not the rules allow it."""
+    idle = j.game.fallback(j.game.view(j.before, j.seat))
+    well_formed = j.error is None or j.error.startswith("illegal")
+    return 0.3 if well_formed and (j.error or j.action != idle) else 0.0
+
+
+def card_environment(j: Judgement) -> float:
+    """The card says "successful trades and goal completions" without figures; ours: +0.2 a trade, +1 a build."""
+    before, after = j.game.counts(j.before), j.game.counts(j.after)
+    return 0.2 * (after["trades"] - before["trades"]) + (after["projects built"] - before["projects built"])
+
+
+TERMS = {
+    term.name: term
+    for term in (
+        Term("form", -1, 0, "-1 for a reply that is no legal action, else 0: a penalty, never an income", form),
+        Term("own", -1, 1, "half the change in the seat's own attainable payoff after playing on, against idling", own),
+        Term("table", -1, 1, "half the change in the other seats' summed attainable payoff after playing on", table),
+        Term("card_format", -0.3, 0.5, "the card's format reward: +0.5 well-formed, -0.3 not", card_format),
+        Term("card_strategic", 0, 0.3, "the card's strategic reward: +0.3 for any action but pass()", card_strategic),
+        Term("card_environment", 0, 1, "the card's environment reward: +0.2 a trade made, +1 a build (figures ours)", card_environment),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Rubric:
+    """Terms with weights. Its reward of a reply is the weighted sum."""
+
+    name: str
+    weights: dict[str, float]
+
+    def __post_init__(self):
+        unknown = [name for name in self.weights if name not in TERMS]
+        if unknown or not self.weights:
+            raise ValueError(f"expected weights for some of {', '.join(TERMS)}, got {unknown or 'none'}")
+        for name, weight in self.weights.items():
+            if isinstance(weight, bool) or not isinstance(weight, int | float) or not abs(weight) <= 100:
+                raise ValueError(f"expected a weight from -100 to 100 for {name}, got {weight!r}")
+
+    def terms(self, judgement: Judgement) -> dict[str, float]:
+        return {name: TERMS[name].value(judgement) for name in self.weights}
+
+    def reward(self, judgement: Judgement) -> float:
+        return sum(self.weights[name] * value for name, value in self.terms(judgement).items())
+
+    def to_json(self) -> str:
+        return json.dumps({"name": self.name, "weights": self.weights})
+
+
+RUBRICS = {
+    rubric.name: rubric
+    for rubric in (
+        Rubric("default", {"form": 0.3, "own": 1.0, "table": 0.5}),
+        Rubric("card", {"card_format": 1.0, "card_strategic": 1.0, "card_environment": 1.0}),
+    )
+}
+
+
+def rubric(text: str) -> Rubric:
+    """A rubric from its name or its JSON (`Rubric.to_json`, the widget's export). Raises ValueError."""
+    if text in RUBRICS:
+        return RUBRICS[text]
+    try:
+        data = json.loads(text)
+        return Rubric(str(data["name"]), dict(data["weights"]))
+    except (json.JSONDecodeError, KeyError, TypeError) as reason:
+        names = ", ".join(RUBRICS)
+        raise ValueError(f"expected a rubric's name ({names}) or its JSON with name and weights, got {text[:80]!r}") from reason
