@@ -29,6 +29,7 @@ MAX_KINDS = 2  # goods named on one side of a trade (ours)
 BUILD, BONUS, USEFUL = 5.0, 1.0, 0.25  # payoff of a build, of a completed coalition, of one useful unit at the end
 READY = 4.0  # what a complete but unbuilt project is worth in `attainable`
 DESCRIPTION = "share goods"
+EVERYONE = ("A", "B", "C", "D")
 
 Bundle = tuple[tuple[str, int], ...]  # ((good, quantity), ...) in the order of GOODS
 Counts = tuple[int, ...]  # units of each good, in the order of GOODS
@@ -168,7 +169,7 @@ class Market:
 
     rounds: int = 10
     name: str = field(default="market", init=False)
-    seats: tuple[Seat, ...] = field(default=("A", "B", "C", "D"), init=False)
+    seats: tuple[Seat, ...] = field(default=EVERYONE, init=False)
     memory: str = field(default="none", init=False)
     verbs: tuple[str, ...] = field(
         default=("propose_trade", "accept_trade", "reject_trade", "form_coalition", "build_project", "pass"), init=False
@@ -454,32 +455,34 @@ def clean(text: str) -> str:
 
 @dataclass(frozen=True)
 class Greedy:
-    """The greedy trader: uses only its view. It joins coalitions, builds when it can, accepts trades that bring it useful
-    units (or cost it nothing), and otherwise offers what it does not need for what it misses."""
-
-    coalition: bool = True
-    name: str = field(default="greedy", init=False)
+    """The greedy trader: uses only its view. It builds when it can, accepts trades that bring it useful units (or cost it
+    nothing), names the coalition of all at the start, and otherwise offers what it does not need for what it misses."""
 
     def __call__(self, view: View, rng: Random) -> Action:
         me = "ABCD".index(view.seat)
         held, need = view.holdings[me], PROJECTS[view.goal]
         if not view.built[me] and useful(held, view.goal) == UNITS:
             return BuildProject()
-        everyone = ("A", "B", "C", "D")
-        if self.coalition and not view.taken and (view.seat, everyone) not in view.calls and not view.coalition:
-            return FormCoalition(everyone)
-        need = (0,) * len(GOODS) if view.built[me] else need
+        goal = (0,) * len(GOODS) if view.built[me] else need
         best, gain = None, -1
         for offer in view.pending:
             you = "ABCD".index(offer.giver)
             if holds(held, offer.get) and holds(view.holdings[you], offer.give):
-                change = worth(moved(held, offer.get, offer.give), need) - worth(held, need)
+                change = worth(moved(held, offer.get, offer.give), goal) - worth(held, goal)
                 if change > gain:
                     best, gain = offer, change
-        if best and gain >= 0:
+        if gain < 1 and self._calls(view):
+            return FormCoalition(EVERYONE)
+        if best:
             return AcceptTrade(best.id)
-        offers = self._offers(view, me, held, need)
+        offers = self._offers(view, me, held, goal)
         return rng.choice(offers) if offers else Pass()
+
+    def _calls(self, view) -> bool:
+        """Is it time to name the coalition of all: in the first round, or in the second when another seat has called?"""
+        if view.taken or any(s == view.seat for s, _ in view.calls):
+            return False
+        return view.round == 1 or (view.round == 2 and any(members == EVERYONE for _, members in view.calls))
 
     def _offers(self, view, me, held, need):
         spare = [h - n for h, n in zip(held, need, strict=True)]

@@ -173,6 +173,7 @@ def main():
         optimizer, lambda s: min(1, (s + 1) / WARMUP) * 0.5 * (1 + math.cos(math.pi * min(1, s / options.steps)))
     )
     rng = Random(SEED)
+    compiled = torch.compile(model, dynamic=True)
     streams = {name: positions(game, SEEDS[1000:]) for name, game in GAMES.items()}
     pool, start = [], time.time()
     for step in range(options.steps):
@@ -182,7 +183,8 @@ def main():
         rng.shuffle(pool) if step % 50 == 0 else None
         examples = [example(*pool.pop(), tokenizer) for _ in range(PROMPTS)]
         ids, places, mask, targets, weight = batch(examples, tokenizer.pad_token_id)
-        logits = model(input_ids=ids, position_ids=places, attention_mask=mask, use_cache=False).logits
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = compiled(input_ids=ids, position_ids=places, attention_mask=mask, use_cache=False).logits.float()
         each = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none", ignore_index=-100)
         loss = (each * weight.flatten()).sum() / PROMPTS
         optimizer.zero_grad()

@@ -1,0 +1,156 @@
+"""The model card, Markdown for the Hugging Face Hub: every number in it comes from summary.json, the training history or the
+preset, and what it says about success depends on the intervals."""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from helpers.evaluate import table
+from helpers.presets import Preset
+
+PROJECT = "https://github.com/parley-authors/parley"
+WATCHED = {  # what the base had seen before training, by model
+    "tiny": "It was trained by imitation on mixed play: about three quarters of the actions it imitated were random legal ones "
+    "and **a quarter were a competent (greedy) trader's**. It knows the grammar of the game and has watched competent play "
+    "before GRPO starts; the row *untrained base* shows what that alone is worth.",
+}
+
+
+def model_card(summary: Mapping, history: Sequence[Mapping], preset: Preset) -> str:
+    """The card of the adapter that a run trained. `summary` as `evaluate.summary` makes it, `history` TRL's log_history."""
+    base = preset.model if "/" in preset.model else f"helpers/{preset.model}"  # a Hub id, or a folder of the repository
+    front = preset.model if "/" in preset.model else f"parley-{preset.model}"
+    embedded = "" if "/" in preset.model else ", a folder of this project's repository and not a model of the Hub"
+    steps = max((entry["step"] for entry in history if "reward" in entry), default=0)
+    first, last = summary["seeds"]
+    n = summary["rows"]["trained"]["table payoff"]["n"]
+    share = summary["share_of_attainable"]
+    return f"""---
+base_model: {front}
+library_name: peft
+pipeline_tag: text-generation
+language: en
+license: mit
+tags: [grpo, trl, lora, peft, negotiation, multi-agent, reinforcement-learning]
+---
+
+# Parley: {preset.name} plays {summary["game"]}
+
+A LoRA adapter that learned to play the game `{summary["game"]}` of [Parley]({PROJECT}) with GRPO, from rewards that are
+computed by the rules. The base is `{base}`{embedded}. {WATCHED.get(preset.model, "It had not seen the game before.")}
+
+## Results
+
+{markdown(table(summary["rows"], summary["optimum"]))}
+
+The player holds all seats. {n} held-out seeds ({first} to {last}), the same for every player; mean of an episode with its
+95 % interval (percentile bootstrap over seeds). Training seed {summary["seed"]}, commit `{summary["commit"]}`,
+{summary["hardware"]}.
+
+- Against random play: {verdict(summary["comparisons"]["trained_vs_random"])}
+- Against the untrained base: {verdict(summary["comparisons"]["trained_vs_base"])}
+- Share of the attainable, (trained - random) / (optimum - random): {between(share)}.
+- Invalid replies of the trained model: {100 * summary["invalid_reply_rate"]:.1f} % of its turns.
+{one_seat(summary)}
+## Intended use
+
+Teaching and research: to show, on hardware that anyone has, what turn-level GRPO does to a small model in a game whose
+optimum is known. The adapter answers the prompts of `{summary["game"]}` with one action.
+
+## Limits
+
+- It knows one game, in the exact wording of this project's prompts. It is not a negotiator for people, money or contracts.
+- One training run with one seed: the intervals cover the luck of the deals, not the luck of training.
+- It was measured against copies of itself and scripted partners; other partners may exploit it.
+- An invalid reply is replaced by a legal default and counted; whoever uses the adapter elsewhere must check replies too.
+
+## Training
+
+- Data: no human data. Rows are decision points (a seed and the actions so far) of mixed and own play, on seeds apart from the
+  held-out ones. Each reply is replayed and played on with the same luck within its group; partners are scripted.
+- Procedure: GRPO (TRL, turn level), {steps} of {preset.steps} steps of {preset.prompts} prompts x {preset.generations}
+  replies, learning rate {preset.learning_rate:g}, LoRA rank {preset.lora_rank} (alpha {preset.lora_alpha}) on every linear
+  layer, sampling temperature {preset.temperature:g} in training and evaluation, at most {preset.max_new_tokens} new tokens.
+- {curve(history)}
+
+## How to load
+
+`ADAPTER` is the folder that holds this card's `adapter_config.json`{", run from the repository's root" if embedded else ""}.
+
+With PEFT:
+
+```python
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{base}")
+model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}"), "ADAPTER").eval()
+```
+
+With Unsloth (imported before transformers and peft):
+
+```python
+from unsloth import FastLanguageModel
+from peft import PeftModel
+
+model, tokenizer = FastLanguageModel.from_pretrained("{base}", max_seq_length=1024, load_in_4bit=False)
+model = PeftModel.from_pretrained(model, "ADAPTER")
+FastLanguageModel.for_inference(model)
+```
+
+## Citation
+
+```bibtex
+@article{{shao2024deepseekmath,
+  title   = {{DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models}},
+  author  = {{Zhihong Shao and others}},
+  year    = {{2024}},
+  journal = {{arXiv:2402.03300}}
+}}
+
+@software{{parley,
+  title  = {{Parley: small language models learn to negotiate}},
+  author = {{{{The Parley authors}}}},
+  url    = {{{PROJECT}}}
+}}
+```
+"""
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """A frame of text as a Markdown table, its index first."""
+    lines = [["player", *frame.columns], ["---"] * (len(frame.columns) + 1), *([name, *row] for name, *row in frame.itertuples())]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def between(x: Mapping[str, float], unit: str = "") -> str:
+    return f"{x['value']:z.2f}{unit} [{x['low']:z.2f}, {x['high']:z.2f}]"
+
+
+def verdict(comparison: Mapping) -> str:
+    """A comparison in words; what it says depends on where its interval lies."""
+    if comparison["low"] > 0:
+        says = "better, the interval lies above 0."
+    elif comparison["high"] < 0:
+        says = "**worse**, the interval lies below 0."
+    else:
+        says = "**no difference shown**, the interval includes 0."
+    percent = f" ({between(comparison['percent'], ' %')})" if comparison["percent"] else ""
+    return f"{between(comparison)} in mean table payoff{percent}: {says}"
+
+
+def one_seat(summary: Mapping) -> str:
+    """The second table, where a player holds one seat and greedy partners the others; empty when it was not measured."""
+    if "one_seat" not in summary:
+        return ""
+    return f"\nIn one seat, with greedy partners in the others:\n\n{markdown(table(summary['one_seat']))}\n"
+
+
+def curve(history: Sequence[Mapping]) -> str:
+    """How the training reward moved, said so that nobody takes it for the result."""
+    rewards = [entry["reward"] for entry in history if "reward" in entry]
+    if not rewards:
+        return "No training step was logged."
+    tenth = max(len(rewards) // 10, 1)
+    start, end = (sum(part) / tenth for part in (rewards[:tenth], rewards[-tenth:]))
+    return f"Mean training reward went from {start:z.2f} (first tenth) to {end:z.2f} (last tenth): a signal, not a result."

@@ -1,0 +1,262 @@
+"""Turn-level GRPO: TRL's trainer, never forked. A row is one decision point; G replies are sampled for it, and every term
+of the rubric is one reward function over the same judgements.
+
+Rows come from mixed play and from the policy's own games, refreshed as it learns: the coming rows are replaced every
+`preset.refresh` steps. Everything a step depends on is drawn from seeds or saved in a checkpoint, so a killed run resumes
+to the same adapter.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import TrainerCallback
+from transformers.trainer_utils import get_last_checkpoint
+from trl import GRPOConfig, GRPOTrainer
+
+from helpers.game import Game
+from helpers.models import add_adapter, generator, load
+from helpers.players import Model, Scripted, competent
+from helpers.presets import Preset
+from helpers.preflight import preflight
+from helpers.rewards import TERMS, Rubric, judge
+from helpers.rollout import TRAIN, Episode, messages_of, play
+
+Row = dict[str, Any]  # seed, actions (text), seat, prompt (messages)
+
+
+def mixed_player(game: Game) -> Scripted:
+    """Plays a random legal action or a competent one, half and half."""
+    expert = competent(game)
+    return Scripted("mixed", lambda view, rng: expert(view, rng) if rng.random() < 0.5 else game.sample(view, rng))
+
+
+def rows_of(game: Game, rubric: Rubric, episodes: Sequence[Episode]) -> list[Row]:
+    """The decision points of `episodes` where the reply matters: a competent action is worth more than idling."""
+    expert, rows = competent(game), []
+    for episode in episodes:
+        state, actions = game.deal(episode.seed), episode.actions
+        for at, action in enumerate(actions):
+            view = game.view(state, game.turn(state))
+            rng = Random(f"{game.name}/{episode.seed}/{at}")
+            replies = [str(game.fallback(view)), *{str(expert(view, rng)): None for _ in range(3)}]
+            idle, *rewards = (rubric.reward(j) for j in judge(game, episode.seed, actions[:at], replies))
+            if max(rewards) > idle:
+                prompt = list(messages_of(game, view))
+                rows.append({"seed": episode.seed, "actions": actions[:at], "seat": game.turn(state), "prompt": prompt})
+            state = game.step(state, game.parse(action))
+    return rows
+
+
+class Rows:
+    """The training rows by index, filled ahead of the trainer and kept in rows.jsonl so that a resumed run sees the same."""
+
+    def __init__(self, game: Game, rubric: Rubric, preset: Preset, seed: int, generate, path: Path, resumed_at: int | None):
+        self.game, self.rubric, self.preset, self.seed, self.generate, self.path = game, rubric, preset, seed, generate, path
+        self.rows: list[Row] = []
+        if resumed_at is None:
+            path.write_text("")
+            self.fill(0)
+        else:
+            kept = [json.loads(line) for line in path.read_text().splitlines()]
+            kept = [row for row in kept if row["made_at"] <= resumed_at]
+            path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+            self.rows = kept
+
+    def fill(self, step: int) -> None:
+        """Adds the rows needed until the refresh after `step` (and one batch more: the trainer fetches one ahead)."""
+        need = (step + self.preset.refresh + 1) * self.preset.prompts - len(self.rows)
+        rng = Random(f"rows/{self.seed}/{step}")
+        own = Model("policy", self.generate)
+        mixed = mixed_player(self.game)
+        fresh: list[Row] = []
+        while len(fresh) < need:
+            for player in (own, own, own, mixed):
+                seeds = rng.sample(TRAIN, max(1, need // 80))
+                fresh += rows_of(self.game, self.rubric, play(self.game, seeds, dict.fromkeys(self.game.seats, player)))
+        rng.shuffle(fresh)
+        new = [{"made_at": step, **row} for row in fresh[:need]]
+        with open(self.path, "a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in new)
+        self.rows += new
+
+    def dataset(self, steps: int) -> Dataset:
+        """A dataset of steps x prompts indices, looked up when the trainer fetches them."""
+        columns = ("prompt", "seed", "actions", "seat")
+        indices = Dataset.from_dict({"row": list(range(steps * self.preset.prompts))})
+        return indices.with_transform(lambda batch: {c: [self.rows[i][c] for i in batch["row"]] for c in columns})
+
+
+def reward_functions(game: Game, rubric: Rubric) -> list[Callable]:
+    """One TRL reward function for each term, named after it; one judgement of each reply serves all of them."""
+    latest: dict[str, Any] = {"completions": None, "judgements": []}
+
+    def judgements(completions, seed, actions):
+        if latest["completions"] is not completions:
+            out = []
+            replies = [completion[0]["content"] for completion in completions]
+            at = 0
+            while at < len(replies):  # neighbours with the same decision point are one group
+                end = at
+                while end < len(replies) and (seed[end], actions[end]) == (seed[at], actions[at]):
+                    end += 1
+                out += judge(game, seed[at], actions[at], replies[at:end])
+                at = end
+            latest.update(completions=completions, judgements=out)
+        return latest["judgements"]
+
+    def function(name: str) -> Callable:
+        def reward(prompts, completions, seed, actions, **kwargs) -> list[float]:
+            values = [TERMS[name].value(j) for j in judgements(completions, seed, actions)]
+            if not all(map(math.isfinite, values)):
+                raise ValueError(f"term {name} gave a reward that is not finite; mend the term")
+            return values
+
+        reward.__name__ = name
+        return reward
+
+    return [function(name) for name in rubric.weights]
+
+
+class Monitor(TrainerCallback):
+    """Stops a run that cannot learn, with the reason; stops cleanly at the time budget; refreshes the rows; reports."""
+
+    PATIENCE = 10  # steps in a row without any difference in reward
+    CHECK_AT = 3  # by this step the adapter must have moved
+
+    def __init__(self, rows: Rows, budget_s: float | None, progress: Callable[[list[dict]], None] | None):
+        self.rows, self.budget_s, self.progress = rows, budget_s, progress
+        self.started, self.ties, self.stopped = time.monotonic(), 0, None
+
+    def on_train_begin(self, args, state, control, model=None, **kwargs):
+        self.before = fingerprint(model)
+        self.begun_at = state.global_step
+
+    def on_step_end(self, args, state, control, model=None, **kwargs):
+        if state.global_step == self.begun_at + self.CHECK_AT and fingerprint(model) == self.before:
+            raise RuntimeError("the adapter has not changed after the first steps: is the learning rate 0, or nothing trainable?")
+        if state.global_step % self.rows.preset.refresh == 0 and state.global_step < state.max_steps:
+            self.rows.fill(state.global_step)
+        if self.budget_s is not None and time.monotonic() - self.started > self.budget_s and state.global_step < state.max_steps:
+            self.stopped = f"time budget of {self.budget_s:.0f} s reached at step {state.global_step}; resume to go on"
+            control.should_training_stop = control.should_save = True
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if "reward" not in logs:
+            return
+        if not math.isfinite(logs["reward"]):
+            raise RuntimeError(f"the reward is {logs['reward']} at step {state.global_step}: mend the rubric's terms")
+        self.ties = self.ties + 1 if logs["frac_reward_zero_std"] == 1 else 0
+        if self.ties == self.PATIENCE:
+            raise RuntimeError(
+                f"{self.PATIENCE} steps in a row every group's replies earned the same: the reward no longer tells replies apart"
+            )
+        if self.progress:
+            self.progress(state.log_history)
+
+
+def fingerprint(model) -> float:
+    with torch.no_grad():
+        return sum(p.double().abs().sum().item() for p in model.parameters() if p.requires_grad)
+
+
+@dataclass
+class Trained:
+    """What training leaves behind: the model, ready to answer; TRL's log; why it stopped early, if it did."""
+
+    model: Any
+    tokenizer: Any
+    history: list[dict]
+    run: Path
+    stopped: str | None
+
+
+def settings(game: Game, preset: Preset, rubric: Rubric, run: Path, seed: int, steps: int, save_steps: int) -> GRPOConfig:
+    batch = preset.prompts * preset.generations
+    return GRPOConfig(
+        output_dir=str(run / "checkpoints"),
+        max_steps=steps,
+        per_device_train_batch_size=batch,
+        num_generations=preset.generations,
+        learning_rate=preset.learning_rate,
+        lr_scheduler_type="constant_with_warmup",
+        warmup_steps=5,
+        optim="adamw_torch_fused",
+        adam_beta2=0.95,
+        beta=0.0,
+        loss_type="dapo",
+        scale_rewards="batch",
+        reward_weights=list(rubric.weights.values()),
+        max_completion_length=preset.max_new_tokens,
+        temperature=preset.temperature,
+        top_p=1.0,
+        top_k=0,
+        shuffle_dataset=False,
+        bf16=False,
+        gradient_checkpointing=False,
+        seed=seed,
+        data_seed=seed,
+        logging_steps=1,
+        save_steps=save_steps,
+        save_total_limit=2,
+        report_to="none",
+        disable_tqdm=True,
+    )
+
+
+def train(
+    game: Game,
+    preset: Preset,
+    rubric: Rubric,
+    run: Path,
+    seed: int = 0,
+    steps: int | None = None,
+    resume: bool = False,
+    budget_s: float | None = None,
+    save_steps: int = 50,
+    progress: Callable[[list[dict]], None] | None = None,
+) -> Trained:
+    """Trains an adapter and saves it in run/adapter; checkpoints, rows and history lie beside it.
+
+    resume: go on from the last checkpoint of a killed or stopped run (ValueError when it was made with other settings).
+    budget_s: seconds after which training saves and stops cleanly. Raises PreflightError when the run cannot learn.
+    """
+    steps = steps or preset.steps
+    run.mkdir(parents=True, exist_ok=True)
+    made_from = {"game": game.name, "preset": asdict(preset), "rubric": asdict(rubric), "seed": seed, "steps": steps}
+    note = run / "training.json"
+    checkpoint = get_last_checkpoint(str(run / "checkpoints")) if resume and (run / "checkpoints").is_dir() else None
+    if checkpoint and json.loads(note.read_text()) != made_from:
+        raise ValueError(f"{run} was made with other settings ({note.name}); resume with those, or take another run folder")
+    note.write_text(json.dumps(made_from, indent=1))
+    base, tokenizer = load(preset)
+    model = add_adapter(base, preset, seed)
+    generate = generator(model, tokenizer, preset, seed)
+    resumed_at = int(checkpoint.rpartition("-")[2]) if checkpoint else None
+    rows = Rows(game, rubric, preset, seed, generate, run / "rows.jsonl", resumed_at)
+    if not checkpoint:
+        preflight(game, preset, rubric, rows.rows, model, tokenizer, generate)
+    monitor = Monitor(rows, budget_s, progress)
+    trainer = GRPOTrainer(
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=reward_functions(game, rubric),
+        args=settings(game, preset, rubric, run, seed, steps, save_steps),
+        train_dataset=rows.dataset(steps),
+        callbacks=[monitor],
+    )
+    trainer.train(resume_from_checkpoint=checkpoint)
+    model.eval()
+    model.save_pretrained(run / "adapter")
+    history = trainer.state.log_history
+    (run / "history.json").write_text(json.dumps(history))
+    if not generate([rows.rows[0]["prompt"]])[0].strip():
+        raise RuntimeError("the trained model answers with nothing: the run is broken")
+    return Trained(model, tokenizer, history, run, monitor.stopped)

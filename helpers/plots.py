@@ -1,0 +1,224 @@
+"""Plots: every function is `(data, ax=None) -> ax`, draws on the given axes or on new ones of 700 x 400 pixels, and shows only
+what the data holds. Colours are Okabe and Ito's (2008), which colour-blind readers can tell apart."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+
+from helpers.evaluate import ORDER, interval, kind
+from helpers.game import Game, replay
+from helpers.rollout import Episode
+
+BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+SKY, PURPLE, YELLOW, GREY = "#56B4E9", "#CC79A7", "#F0E442", "#999999"
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, GREY, YELLOW)  # for kinds of action and terms; vermilion means invalid
+ROWS = dict(zip(ORDER, (GREY, SKY, ORANGE, BLUE, GREEN), strict=True))  # a player has the same colour in every plot
+MARKERS = "o^sD*.vP"
+INVALID = "invalid reply"
+
+
+def _axes(ax: Axes | None) -> Axes:
+    return plt.subplots(figsize=(7, 4), dpi=100, layout="constrained")[1] if ax is None else ax
+
+
+def _ordered(names) -> list[str]:
+    """In the order of tables."""
+    return sorted(names, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+
+
+def _players(ax: Axes, names: Sequence[str]) -> None:
+    """One line a player, the first on top."""
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) - 0.5, -0.5)
+
+
+def _legend_below(ax: Axes, **more) -> None:
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False, **more)
+
+
+def save(ax: Axes, path: Path) -> None:
+    """Writes the figure of `ax` as PNG beside `path` and renames."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    ax.figure.savefig(part, format="png", bbox_inches="tight")
+    os.replace(part, path)
+
+
+def learning_curves(history: Sequence[Mapping[str, float]], terms: Sequence[str], ax: Axes | None = None) -> Axes:
+    """The reward and each of its terms (before weights) at each training step, raw (light) and as the mean of ten log
+    entries, and the share of groups whose rewards all tie. `history` is TRL's log_history."""
+    ax = _axes(ax)
+    log = pd.DataFrame([entry for entry in history if "reward" in entry]).set_index("step")
+    lines = {"reward": "reward", **{term: f"rewards/{term}/mean" for term in terms}}
+    for (name, key), colour in zip(lines.items(), ("black", *COLOURS), strict=False):
+        ax.plot(log[key], color=colour, alpha=0.25, linewidth=1)
+        smooth = log[key].rolling(10, min_periods=1).mean()
+        ax.plot(smooth, color=colour, linewidth=2.5 if name == "reward" else 1.5, label=name)
+    ties = log["frac_reward_zero_std"].rolling(10, min_periods=1).mean()
+    ax.plot(ties, color=GREY, linestyle=":", label="tied groups (share)")
+    ax.axhline(0, color="black", linewidth=0.5)
+    ax.set(title="Learning curves", xlabel="training step", ylabel="mean reward of a reply")
+    _legend_below(ax, ncols=5)
+    return ax
+
+
+def payoff_distributions(rows: Mapping[str, pd.DataFrame], ax: Axes | None = None) -> Axes:
+    """Table payoff of every episode (dots), quartiles (box) and the mean with its 95 % interval, for each player's `outcomes`."""
+    ax = _axes(ax)
+    names = _ordered(rows)
+    jitter = np.random.default_rng(0)
+    for y, name in enumerate(names):
+        values = rows[name]["table payoff"].to_numpy()
+        ax.scatter(
+            values, y + jitter.uniform(-0.32, 0.32, len(values)), s=9, alpha=0.35, color=ROWS.get(name, PURPLE), linewidth=0
+        )
+        box = {"whis": 0, "showfliers": False, "showcaps": False, "manage_ticks": False, "medianprops": {"color": "black"}}
+        ax.boxplot(values, positions=[y], widths=0.6, orientation="horizontal", **box)
+        mean = interval(values, rows[name]["seed"])
+        label = "mean and 95 % interval (box: median and quartiles)" if y == 0 else None
+        ax.errorbar(
+            mean.value,
+            y,
+            xerr=_reach(mean.value, mean.low, mean.high),
+            fmt="D",
+            ms=6,
+            capsize=6,
+            lw=2,
+            color="black",
+            label=label,
+        )
+    _players(ax, names)
+    episodes = max(len(frame) for frame in rows.values())
+    ax.set(title=f"Table payoff of {episodes} episodes a player", xlabel="table payoff (sum over seats)")
+    _legend_below(ax)
+    return ax
+
+
+def comparison(
+    rows: Mapping[str, Mapping[str, Mapping[str, float]]], metric: str, optimum: float | None = None, ax: Axes | None = None
+) -> Axes:
+    """A metric of each player with its 95 % interval. `rows` as in summary.json; `optimum` is drawn as a line."""
+    ax = _axes(ax)
+    names = _ordered(rows)
+    scale, unit = (100, " (% of turns)") if metric == "invalid replies" else (1, "")
+    for y, name in enumerate(names):
+        value, low, high = (scale * rows[name][metric][end] for end in ("value", "low", "high"))
+        colour = ROWS.get(name, PURPLE)
+        ax.errorbar(value, y, xerr=_reach(value, low, high), fmt="o", ms=8, capsize=5, color=colour, clip_on=False)
+        white = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+        ax.annotate(f"{value:.2f}", (value, y), xytext=(0, 9), textcoords="offset points", ha="center", bbox=white)
+    if optimum is not None:
+        ax.axvline(optimum, color="black", linestyle="--", label=f"optimum {optimum:g}")
+        _legend_below(ax)
+    _players(ax, names)
+    seeds = next(iter(rows.values()))[metric]["n"]
+    ax.set(title=f"{metric.capitalize()} with 95 % intervals ({seeds} seeds)", xlabel=f"mean {metric} of an episode{unit}")
+    if min(found[metric]["low"] for found in rows.values()) >= 0:
+        ax.set_xlim(left=-0.05 * ax.get_xlim()[1])  # from 0, with room for a dot there
+    ax.grid(axis="x", alpha=0.3)
+    return ax
+
+
+def _reach(value: float, low: float, high: float) -> list[list[float]]:
+    """What errorbar wants: how far the ends lie from the value. The value of a skewed sample may lie outside by rounding."""
+    return [[max(value - low, 0)], [max(high - value, 0)]]
+
+
+def trade_network(game: Game, episodes: Sequence[Episode], ax: Axes | None = None) -> Axes:
+    """Who trades with whom: the mean number of trades an episode between each two seats, as line width and number."""
+    ax = _axes(ax)
+    made = {}
+    for episode in episodes:
+        for giver, taker, *_ in replay(game, episode.seed, episode.actions).trades:
+            pair = tuple(sorted((giver, taker)))
+            made[pair] = made.get(pair, 0) + 1 / len(episodes)
+    angles = np.pi / 4 + 2 * np.pi * np.arange(len(game.seats)) / len(game.seats)
+    place = {seat: (-np.cos(angle), np.sin(angle)) for seat, angle in zip(game.seats, angles, strict=True)}
+    widest = max(made.values(), default=1)
+    for (a, b), mean in sorted(made.items()):
+        (xa, ya), (xb, yb) = place[a], place[b]
+        ax.plot([xa, xb], [ya, yb], color=BLUE, linewidth=10 * mean / widest, alpha=0.6, zorder=1, solid_capstyle="round")
+        # Off the middle, where the two diagonals cross.
+        x, y = 0.62 * xa + 0.38 * xb, 0.62 * ya + 0.38 * yb
+        ax.text(
+            x, y, f"{mean:.2f}", ha="center", va="center", bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5}, zorder=2
+        )
+    for seat, (x, y) in place.items():
+        ax.scatter(x, y, s=900, color="white", edgecolor="black", zorder=3)
+        ax.text(x, y, seat, ha="center", va="center", fontsize=14, fontweight="bold", zorder=4)
+    ax.set(xlim=(-1.1, 1.1), ylim=(-1.1, 1.1), aspect="equal")
+    ax.set_axis_off()
+    ax.set_title(f"Who trades with whom\nmean trades an episode, of {len(episodes)} episodes")
+    return ax
+
+
+def timeline(game: Game, episode: Episode, ax: Axes | None = None) -> Axes:
+    """One episode, turn by turn: a marker for each kind of action, a cross for an invalid reply, a line between the two seats
+    of a trade (in games that have trades), and the word where a seat builds."""
+    ax = _axes(ax)
+    y = {seat: i for i, seat in enumerate(game.seats)}
+    kinds = [kind(turn) for turn in episode.turns]
+    look = _look(game, kinds)
+    for name in look:
+        turns = [i for i, found in enumerate(kinds) if found == name]
+        colour, marker = look[name]
+        seats = [y[episode.turns[i].seat] for i in turns]
+        ax.scatter([i + 1 for i in turns], seats, s=70, color=colour, marker=marker, label=name, zorder=3)
+    state = game.deal(episode.seed)
+    for i, turn in enumerate(episode.turns):
+        before, state = state, game.step(state, game.parse(turn.action))
+        for giver, taker, *_ in getattr(state, "trades", ())[len(getattr(before, "trades", ())) :]:
+            ax.plot([i + 1, i + 1], [y[giver], y[taker]], color="black", linewidth=1, zorder=2)
+        if turn.action.startswith("build"):
+            ax.annotate("builds", (i + 1, y[turn.seat]), xytext=(0, 9), textcoords="offset points", ha="center")
+    _players(ax, [f"{seat} ({episode.players[seat]})\npayoff {episode.payoffs[seat]:g}" for seat in game.seats])
+    ax.set(xlim=(0, len(kinds) + 2), xlabel="turn (a line joins the two seats of a trade)", ylabel="seat")
+    ax.set_title(f"Episode of seed {episode.seed}: table payoff {sum(episode.payoffs.values()):g}")
+    ax.grid(axis="y", alpha=0.3)
+    _legend_below(ax, ncols=4)
+    return ax
+
+
+def _look(game: Game, kinds: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """(colour, marker) of the kinds of action that occur, the same in every plot of a game; invalid replies come last."""
+    names = game.verbs or sorted(set(kinds) - {INVALID})
+    look = {**dict(zip(names, zip(COLOURS, MARKERS, strict=False), strict=False)), INVALID: (VERMILION, "X")}
+    return {name: style for name, style in look.items() if name in kinds}
+
+
+def kinds_of_action(game: Game, rows: Mapping[str, Sequence[Episode]], ax: Axes | None = None) -> Axes:
+    """What each player does: the share of every kind of action among its turns."""
+    ax = _axes(ax)
+    names = _ordered(rows)
+    kinds = {name: [kind(turn) for episode in rows[name] for turn in episode.turns] for name in names}
+    left = np.zeros(len(names))
+    for action, (colour, _) in _look(game, [found for name in names for found in kinds[name]]).items():
+        share = np.array([100 * kinds[name].count(action) / len(kinds[name]) for name in names])
+        ax.barh(range(len(names)), share, left=left, color=colour, edgecolor="white", label=action)
+        for y, (start, width) in enumerate(zip(left, share, strict=True)):
+            if width >= 6:  # a narrower bar has no room for its number
+                ax.text(start + width / 2, y, f"{width:.0f}", ha="center", va="center")
+        left += share
+    _players(ax, names)
+    ax.set(title="Kinds of action", xlabel="share of turns (%)", xlim=(0, 100))
+    _legend_below(ax, ncols=4)
+    return ax
+
+
+def reward_bars(terms: Mapping[str, float], title: str = "Reward of a reply", ax: Axes | None = None) -> Axes:
+    """What each term adds to a reward (weight x value), and the total."""
+    ax = _axes(ax)
+    bars = {**terms, "total": sum(terms.values())}
+    colours = [GREEN if value >= 0 else VERMILION for value in terms.values()]
+    drawn = ax.barh(list(bars), list(bars.values()), color=[*colours, BLUE])
+    ax.bar_label(drawn, fmt="%+.3g", padding=4)
+    ax.axvline(0, color="black", linewidth=0.8)
+    ax.margins(x=0.2)
+    ax.invert_yaxis()
+    ax.set(title=title, xlabel="reward (weight x value)")
+    return ax

@@ -1,0 +1,40 @@
+"""Presets: a model and the settings of its training, as frozen dataclasses."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Everything that depends on the model and the hardware.
+
+    model: a Hub id, or a folder inside helpers/. lora_rank, lora_alpha: of the adapter on every linear layer.
+    prompts x generations replies are sampled and learned from in each of `steps` steps.
+    refresh: every so many steps the coming rows are replaced by ones from the policy's own games.
+    max_prompt_tokens, max_new_tokens: longest prompt and reply, in tokens. temperature: of sampling, in training and evaluation alike (top-p and top-k off).
+    """
+
+    name: str
+    model: str
+    steps: int
+    prompts: int
+    generations: int
+    learning_rate: float
+    lora_rank: int = 16
+    lora_alpha: int = 16
+    refresh: int = 20
+    max_prompt_tokens: int = 320
+    max_new_tokens: int = 48
+    temperature: float = 1.0
+
+
+PRESETS = {
+    preset.name: preset
+    for preset in (Preset("tiny", model="tiny", steps=150, prompts=8, generations=16, learning_rate=1e-3),)
+}
+
+
+def preset(name: str) -> Preset:
+    """The preset of that name. Raises ValueError for an unknown one."""
+    if name not in PRESETS:
+        raise ValueError(f"expected PRESET to be one of {', '.join(PRESETS)}, got {name!r}")
+    return PRESETS[name]

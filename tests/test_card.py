@@ -1,0 +1,126 @@
+import re
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from helpers.card import curve, markdown, model_card, one_seat, verdict
+from helpers.evaluate import table
+from helpers.presets import preset
+
+
+def figure(value):
+    return {"value": value, "low": value - 0.5, "high": value + 0.5, "n": 200}
+
+
+def row(payoff, invalid):
+    return {"table payoff": figure(payoff), "invalid replies": {"value": invalid, "low": invalid, "high": invalid, "n": 200}}
+
+
+SUMMARY = {
+    "game": "market",
+    "preset": "tiny",
+    "seed": 5,
+    "commit": "c0ffee",
+    "hardware": "a laptop",
+    "seconds": 600.0,
+    "seeds": [2_000_000, 2_000_199],
+    "optimum": 24.0,
+    "rows": {"random": row(3.25, 0.0), "untrained base": row(4.25, 0.07), "trained": row(9.75, 0.03)},
+    "comparisons": {
+        "trained_vs_random": {"value": 6.5, "low": 6.0, "high": 7.0, "percent": {"value": 200.0, "low": 150.0, "high": 250.0}},
+        "trained_vs_base": {"value": 5.5, "low": -0.1, "high": 6.0, "percent": None},
+    },
+    "share_of_attainable": {"value": 0.31, "low": 0.28, "high": 0.34},
+    "invalid_reply_rate": 0.03,
+}
+HISTORY = [{"step": i, "reward": i / 10} for i in range(1, 21)] + [{"step": 20, "train_runtime": 9.0}]
+
+
+@pytest.fixture(scope="module")
+def card():
+    return model_card(SUMMARY, HISTORY, preset("tiny"))
+
+
+def test_the_front_matter_is_yaml_with_what_the_hub_reads(card):
+    front = yaml.safe_load(card.split("---")[1])
+    assert (front["library_name"], front["license"], front["base_model"]) == ("peft", "mit", "parley-tiny")
+    assert "grpo" in front["tags"]
+
+
+def test_the_table_holds_every_row_of_the_summary_and_the_optimum(card):
+    assert "| random | 3.25 [2.75, 3.75] | 0.0 % [0.0, 0.0] | 200 |" in card
+    assert "| trained | 9.75 [9.25, 10.25] | 3.0 % [3.0, 3.0] | 200 |" in card
+    assert "| optimum | 24.00 |  |  |" in card
+
+
+def test_results_carry_n_seeds_training_seed_commit_and_hardware(card):
+    for said in (
+        "200 held-out seeds (2000000 to 2000199)",
+        "Training seed 5",
+        "`c0ffee`",
+        "a laptop",
+        "0.31 [0.28, 0.34]",
+        "3.0 % of its",
+    ):
+        assert said in card
+
+
+def test_other_figures_make_another_card_and_no_result_of_the_old_one_stays(card):
+    rows = {**SUMMARY["rows"], "trained": row(1.5, 0.5)}
+    other = model_card({**SUMMARY, "rows": rows, "invalid_reply_rate": 0.5}, HISTORY, preset("tiny"))
+    assert "9.75" in card and "9.75" not in other
+    assert "1.50 [1.00, 2.00]" in other and "50.0 % of its" in other
+
+
+def test_a_verdict_follows_the_interval_and_not_the_value():
+    assert "better" in verdict({"value": 1, "low": 0.5, "high": 2, "percent": None})
+    assert "no difference shown" in verdict({"value": 1, "low": -0.1, "high": 2, "percent": None})
+    assert "worse" in verdict({"value": -1, "low": -2, "high": -0.1, "percent": None})
+
+
+def test_percentages_are_shown_where_there_are_any(card):
+    assert "6.50 [6.00, 7.00] in mean table payoff (200.00 % [150.00, 250.00]): better" in card
+    assert "5.50 [-0.10, 6.00] in mean table payoff: **no difference shown**" in card
+
+
+def test_the_card_says_what_the_embedded_base_has_watched(card):
+    assert "a quarter were a competent (greedy) trader's" in card
+    from_hub = model_card(SUMMARY, HISTORY, replace(preset("tiny"), model="someone/model"))
+    assert "base_model: someone/model" in from_hub
+    assert "competent (greedy)" not in from_hub
+
+
+def test_training_is_described_by_the_preset_and_the_history(card):
+    settings = preset("tiny")
+    assert f"20 of {settings.steps} steps of {settings.prompts} prompts x {settings.generations}" in card
+    # Tenths of 20 steps are two each: (0.1 + 0.2) / 2 = 0.15 and (1.9 + 2.0) / 2 = 1.95.
+    assert curve([{"reward": x["reward"]} for x in HISTORY[:20]]).startswith(
+        "Mean training reward went from 0.15 (first tenth) to 1.95"
+    )
+    assert curve([]) == "No training step was logged."
+
+
+def test_the_table_of_one_seat_is_there_when_it_was_measured():
+    measured = {**SUMMARY, "one_seat": {"trained": {"own payoff": figure(2.0)}}}
+    assert "| trained | 2.00 [1.50, 2.50] | 200 |" in one_seat(measured)
+    assert one_seat(SUMMARY) == ""
+
+
+def test_a_markdown_table_has_as_many_cells_in_every_line():
+    lines = markdown(table(SUMMARY["rows"], 24)).splitlines()
+    assert len(lines) == 2 + 4
+    assert {line.count("|") for line in lines} == {5}
+
+
+def test_code_blocks_are_python_that_compiles_and_unsloth_comes_first(card):
+    peft, unsloth = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    for block in (peft, unsloth):
+        compile(block, "card", "exec")
+        assert '"helpers/tiny"' in block
+    assert unsloth.startswith("from unsloth")
+
+
+def test_the_card_cites_grpo_and_this_project(card):
+    assert "arXiv:2402.03300" in card and "@software{parley," in card
+    assert card.count("```") % 2 == 0

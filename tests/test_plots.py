@@ -1,0 +1,155 @@
+from dataclasses import replace
+
+import matplotlib
+import numpy as np
+import pytest
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt  # noqa: E402  (after the backend is chosen)
+
+from helpers import GAMES, plots  # noqa: E402
+from helpers.evaluate import figures, kind, outcomes  # noqa: E402
+from helpers.players import random_player, scripted  # noqa: E402
+from helpers.rollout import TEST, play  # noqa: E402
+
+MARKET = GAMES["market"]
+
+
+@pytest.fixture(autouse=True)
+def figures_are_closed():
+    yield
+    plt.close("all")
+
+
+@pytest.fixture(scope="module")
+def episodes():
+    players = {"greedy": scripted(MARKET, "greedy"), "random": random_player(MARKET)}
+    return {name: play(MARKET, TEST[:5], {seat: player for seat in MARKET.seats}) for name, player in players.items()}
+
+
+@pytest.fixture(scope="module")
+def rows(episodes):
+    return {name: outcomes(MARKET, played) for name, played in episodes.items()}
+
+
+def texts(ax):
+    return [text.get_text() for text in ax.texts]
+
+
+def legend(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def players(ax):
+    return [label.get_text() for label in ax.get_yticklabels()]
+
+
+HISTORY = [
+    {"step": i, "reward": float(i), "rewards/own/mean": 1.0, "rewards/form/mean": -1.0, "frac_reward_zero_std": 0.5}
+    for i in range(1, 21)
+] + [{"step": 20, "train_runtime": 1.0}]
+
+
+def test_learning_curves_show_each_term_raw_and_smoothed_and_the_tied_groups():
+    ax = plots.learning_curves(HISTORY, ["own", "form"])
+    assert legend(ax) == ["reward", "own", "form", "tied groups (share)"]
+    lines = {line.get_label(): line for line in ax.lines}
+    assert len(ax.lines) == 2 * 3 + 2  # reward and two terms twice, ties, the zero line
+    assert list(lines["reward"].get_xdata()) == list(range(1, 21))  # the closing entry without a reward is left out
+    assert lines["reward"].get_ydata()[-1] == np.mean(range(11, 21))  # the mean of the last ten
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("training step", "mean reward of a reply")
+
+
+def test_payoff_distributions_show_every_episode_and_the_mean_of_each_player(rows):
+    ax = plots.payoff_distributions(rows)
+    assert players(ax) == ["random", "greedy"]  # the order of tables, first on top
+    dots = [c for c in ax.collections if len(c.get_offsets()) == 5]
+    assert sorted(dots[0].get_offsets()[:, 0]) == sorted(rows["random"]["table payoff"])
+    means = [container.lines[0].get_xdata()[0] for container in ax.containers]
+    assert means == [rows["random"]["table payoff"].mean(), rows["greedy"]["table payoff"].mean()]
+
+
+def test_a_comparison_shows_values_intervals_and_the_optimum(rows):
+    ax = plots.comparison(figures(rows), "table payoff", MARKET.optimum)
+    found = figures(rows)["random"]["table payoff"]
+    assert texts(ax)[0] == f"{found['value']:.2f}"
+    dot, caps, _ = ax.containers[0].lines
+    assert dot.get_xdata()[0] == found["value"]
+    assert [cap.get_xdata()[0] for cap in caps] == pytest.approx([found["low"], found["high"]])
+    assert legend(ax) == ["optimum 24"]
+    assert "5 seeds" in ax.get_title()
+
+
+def test_a_comparison_of_invalid_replies_is_in_percent():
+    ax = plots.comparison({"trained": {"invalid replies": {"value": 0.25, "low": 0.2, "high": 0.3, "n": 4}}}, "invalid replies")
+    assert texts(ax) == ["25.00"]
+    assert "%" in ax.get_xlabel()
+
+
+def test_the_trade_network_sums_to_the_mean_number_of_trades(episodes, rows):
+    ax = plots.trade_network(MARKET, episodes["greedy"])
+    numbers = [float(text) for text in texts(ax) if text not in MARKET.seats]
+    assert sum(numbers) == pytest.approx(rows["greedy"]["trades"].mean(), abs=0.005 * len(numbers))
+    assert [text for text in texts(ax) if text in MARKET.seats] == list(MARKET.seats)
+
+
+def test_a_network_without_trades_shows_the_seats_alone(episodes):
+    passing = play(MARKET, TEST[:2], {seat: scripted(MARKET, "pass") for seat in MARKET.seats})
+    assert texts(plots.trade_network(MARKET, passing)) == list(MARKET.seats)
+
+
+def test_a_timeline_shows_every_turn_once_each_trade_and_each_build(episodes, rows):
+    episode = episodes["greedy"][0]
+    ax = plots.timeline(MARKET, episode)
+    places = np.concatenate([c.get_offsets() for c in ax.collections])
+    assert sorted(map(tuple, places)) == [(i + 1, "ABCD".index(turn.seat)) for i, turn in enumerate(episode.turns)]
+    assert texts(ax).count("builds") == rows["greedy"]["projects built"][0]
+    assert len(ax.lines) == rows["greedy"]["trades"][0]
+    assert players(ax)[0] == f"A (greedy)\npayoff {episode.payoffs['A']:g}"
+
+
+def test_a_timeline_marks_an_invalid_reply_instead_of_the_fallback(episodes):
+    episode = play(MARKET, TEST[:1], {seat: scripted(MARKET, "pass") for seat in MARKET.seats})[0]
+    assert legend(plots.timeline(MARKET, episode)) == ["pass"]
+    bad = replace(episode, turns=(replace(episode.turns[0], error="parse: no action found"), *episode.turns[1:]))
+    assert legend(plots.timeline(MARKET, bad)) == ["pass", "invalid reply"]
+
+
+def test_kinds_of_action_add_up_to_all_turns(episodes):
+    ax = plots.kinds_of_action(MARKET, episodes)
+    widths = {bar.get_label(): [patch.get_width() for patch in bar] for bar in ax.containers}
+    assert np.sum(list(widths.values()), axis=0) == pytest.approx([100, 100])
+    kinds = [kind(turn) for episode in episodes["random"] for turn in episode.turns]
+    assert widths["pass"][0] == pytest.approx(100 * kinds.count("pass") / len(kinds))
+    assert players(ax) == ["random", "greedy"]
+
+
+def test_reward_bars_end_with_the_total():
+    ax = plots.reward_bars({"form": -0.25, "own": 1.0}, "A reply")
+    assert [bar.get_width() for bar in ax.patches] == [-0.25, 1.0, 0.75]
+    assert players(ax) == ["form", "own", "total"]
+    assert texts(ax) == ["-0.25", "+1", "+0.75"]
+    assert ax.get_title() == "A reply"
+
+
+def test_every_plot_draws_on_the_axes_it_is_given_and_returns_them(episodes, rows):
+    calls = {
+        plots.learning_curves: (HISTORY, ["own"]),
+        plots.payoff_distributions: (rows,),
+        plots.comparison: (figures(rows), "trades"),
+        plots.trade_network: (MARKET, episodes["greedy"]),
+        plots.timeline: (MARKET, episodes["greedy"][0]),
+        plots.kinds_of_action: (MARKET, episodes),
+        plots.reward_bars: ({"own": 1.0},),
+    }
+    for plot, arguments in calls.items():
+        given = plt.figure().add_subplot()
+        assert plot(*arguments, ax=given) is given
+        assert given.get_title()
+
+
+def test_a_saved_plot_is_a_png_at_its_place_and_nothing_else(tmp_path):
+    plots.save(plots.reward_bars({"own": 1.0}), tmp_path / "plots" / "bars.png")
+    assert (tmp_path / "plots" / "bars.png").read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in (tmp_path / "plots").iterdir()] == ["bars.png"]

@@ -1,0 +1,221 @@
+"""What the rubrics pay: bounded terms, luck shared within a group, form never an income, and a gallery that can not win."""
+
+import json
+from functools import cache
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mixed import walk
+
+from helpers import GAMES
+from helpers.gallery import GALLERY, earnings, score
+from helpers.games.market import Market
+from helpers.players import Scripted, competent
+from helpers.rewards import LOOK_AHEAD, RUBRICS, TERMS, Rubric, attainable_after, judge, rubric
+from helpers.rollout import play
+
+GAME = Market()
+BAD = ("nothing", "pass() build_project()", "accept_trade(t99)", "propose_trade(B, {Iron: 99}, {Coal: 1})", "")
+
+
+def judged(seeds, replies=(), every=1):
+    """Judgements of a legal random, a competent and bad replies at decision points of mixed play."""
+    for seed in seeds:
+        for actions, state in list(walk(GAME, seed))[:-1][::every]:
+            view, rng = GAME.view(state, GAME.turn(state)), Random(seed)
+            said = [str(GAME.sample(view, rng)), str(competent(GAME)(view, rng)), *BAD, *replies]
+            yield from judge(GAME, seed, actions, said)
+
+
+def test_every_term_says_what_it_means_and_stays_within_its_declared_bounds():
+    seen = {name: [] for name in TERMS}
+    for judgement in judged(range(12)):
+        for name, term in TERMS.items():
+            seen[name].append(term.value(judgement))
+    for name, term in TERMS.items():
+        assert term.says and term.name == name
+        assert term.low <= min(seen[name]) < max(seen[name]) <= term.high
+
+
+@given(seed=st.integers(0, 999), at=st.integers(0, 39), reply=st.text(max_size=60))
+def test_any_reply_gets_a_reward_within_the_bounds_of_its_rubric(seed, at, reply):
+    points = list(walk(GAME, seed))[:-1]
+    [judgement] = judge(GAME, seed, points[at % len(points)][0], [reply])
+    for each in RUBRICS.values():
+        low = sum(weight * TERMS[name].low for name, weight in each.weights.items())
+        high = sum(weight * TERMS[name].high for name, weight in each.weights.items())
+        assert low <= each.reward(judgement) <= high
+
+
+def test_the_same_reply_gets_the_same_reward_in_a_group_and_in_another_group():
+    for seed in range(8):
+        for actions, state in list(walk(GAME, seed))[:-1:3]:
+            reply = str(competent(GAME)(GAME.view(state, GAME.turn(state)), Random(0)))
+            rewards = [
+                RUBRICS["default"].reward(j) for j in judge(GAME, seed, actions, [reply, "pass()", reply, "nonsense", reply])
+            ]
+            [alone] = judge(GAME, seed, actions, [reply])
+            assert rewards[0] == rewards[2] == rewards[4] == RUBRICS["default"].reward(alone)
+
+
+def test_different_replies_that_lead_to_the_same_state_get_the_same_reward():
+    replies = ("form_coalition([A, B], share goods)", "I suggest:\n```\nForm_Coalition( [b, a], let us work together )\n```")
+    first, second = judge(GAME, 5, [], replies)
+    assert first.after == second.after and str(first.action) != str(second.action)
+    for each in RUBRICS.values():
+        assert each.terms(first) == each.terms(second)
+
+
+def test_a_rewards_difference_comes_from_the_reply_so_idling_changes_nothing():
+    for seed in range(10):
+        for actions, _ in list(walk(GAME, seed))[:-1:3]:
+            [idle] = judge(GAME, seed, actions, [str(GAME.fallback(None))])
+            assert set(idle.change.values()) == {0.0} and RUBRICS["default"].reward(idle) == 0.0
+
+
+def test_playing_on_moves_every_partner_and_idles_the_judged_seat():
+    state = GAME.deal(1)
+    movers, at = [], state
+    for _ in range(LOOK_AHEAD):
+        movers.append(GAME.turn(at))
+        at = GAME.step(at, GAME.fallback(None))
+    assert set(movers) == set(GAME.seats)
+    assert attainable_after(GAME, state, "A", "x") == attainable_after(GAME, state, "A", "x")
+    assert attainable_after(GAME, state, "A", "x")["A"] <= GAME.payoff_range[1]
+
+
+def test_form_only_penalises_and_is_the_only_difference_between_an_unusable_reply_and_idling():
+    for judgement in judged(range(8), every=3):
+        form = TERMS["form"].value(judgement)
+        assert form == (-1.0 if judgement.error else 0.0)
+        if judgement.error:
+            assert RUBRICS["default"].reward(judgement) == pytest.approx(-RUBRICS["default"].weights["form"])
+
+
+def test_form_is_no_income_in_the_default_rubric():
+    assert RUBRICS["default"].weights["form"] > 0 and TERMS["form"].high == 0
+    assert not [name for name in RUBRICS["default"].weights if name.startswith("card")]
+
+
+def test_honest_tries_are_worth_more_than_idling():
+    gained = [
+        RUBRICS["default"].reward(judge(GAME, seed, actions, [reply])[0])
+        for seed in range(20)
+        for actions, state in list(walk(GAME, seed))[:-1:4]
+        if not (reply := str(competent(GAME)(GAME.view(state, GAME.turn(state)), Random(1)))).startswith(("pass", "form"))
+    ]
+    assert len(gained) > 50
+    assert sum(gained) / len(gained) > 0.1
+    assert sum(reward < 0 for reward in gained) < 0.25 * len(gained)
+
+
+def test_building_is_worth_more_than_waiting_with_a_complete_project():
+    builds = [
+        (seed, episode.actions[:i])
+        for seed in range(10)
+        for episode in play(GAME, [seed], dict.fromkeys(GAME.seats, Scripted("competent", competent(GAME))))
+        for i, action in enumerate(episode.actions)
+        if action == "build_project()"
+    ]
+    assert len(builds) > 20
+    for seed, actions in builds:
+        build, wait = judge(GAME, seed, actions, ["build_project()", "pass()"])
+        own = RUBRICS["default"].terms(build)["own"]  # half of 5 - 4, give or take what it does to a coalition's hopes
+        assert own >= 0.25 and RUBRICS["default"].terms(wait)["own"] == 0.0
+
+
+def test_the_card_pays_for_actions_whether_or_not_the_rules_allow_them():
+    [wrong_id, idle, prose] = judge(GAME, 0, [], ["accept_trade(abc123)", "pass()", "hello"])
+    assert [RUBRICS["card"].reward(j) for j in (wrong_id, idle, prose)] == pytest.approx([0.5 + 0.3, 0.5, -0.3])
+
+
+# --- rubrics
+
+
+@pytest.mark.parametrize("name", RUBRICS)
+def test_a_rubric_is_found_by_name_and_survives_json(name):
+    assert rubric(name) is RUBRICS[name]
+    assert rubric(RUBRICS[name].to_json()) == RUBRICS[name]
+
+
+def test_a_rubrics_reward_is_the_weighted_sum_of_its_terms():
+    for judgement in judged(range(2), every=5):
+        mixed = Rubric("mixed", {"own": 2, "form": -0.5, "card_format": 1})
+        terms = mixed.terms(judgement)
+        assert mixed.reward(judgement) == pytest.approx(2 * terms["own"] - 0.5 * terms["form"] + terms["card_format"])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("defalt", "name .default, card.*'defalt'"),
+        ("", "expected a rubric"),
+        ("[1]", "expected a rubric"),
+        ('{"weights": {"own": 1}}', "expected a rubric"),
+        ('{"name": "x"}', "expected a rubric"),
+        ('{"name": "x", "weights": 3}', "expected a rubric"),
+        ('{"name": "x", "weights": {}}', "expected weights for some of form, own.*none"),
+        ('{"name": "x", "weights": {"owm": 1}}', "'owm'"),
+        ('{"name": "x", "weights": {"own": "1"}}', "from -100 to 100 for own, got '1'"),
+        ('{"name": "x", "weights": {"own": true}}', "got True"),
+        ('{"name": "x", "weights": {"own": NaN}}', "got nan"),
+        ('{"name": "x", "weights": {"own": 101}}', "got 101"),
+    ],
+)
+def test_a_text_that_is_no_rubric_is_refused_with_the_reason(text, reason):
+    with pytest.raises(ValueError, match=reason):
+        rubric(text)
+
+
+# --- the hacking gallery
+
+SEEDS = range(40)
+
+
+@cache
+def earned(game_name):
+    return {name: earnings(GAMES[game_name], strategy, SEEDS) for name, strategy in GALLERY[game_name].items()}
+
+
+def scores(rubric_name, game_name="market") -> dict[str, float]:
+    """What a rubric pays each strategy of a game's gallery in an episode."""
+    weights = RUBRICS[rubric_name].weights
+    return {name: sum(weights[term] * terms[term] for term in weights) for name, terms in earned(game_name).items()}
+
+
+def test_every_game_has_a_gallery_that_opens_with_a_good_strategy_and_holds_bad_and_cheating_ones():
+    assert set(GALLERY) == set(GAMES)
+    for strategies in GALLERY.values():
+        kinds = [strategy.kind for strategy in strategies.values()]
+        assert kinds[0] == "good" and set(kinds) == {"good", "bad", "cheating"}
+        assert all(strategy.name == name and strategy.says for name, strategy in strategies.items())
+
+
+@pytest.mark.parametrize("game", GALLERY)
+def test_under_the_default_rubric_no_degenerate_strategy_earns_half_of_what_the_good_one_does(game):
+    paid, kinds = scores("default", game), {name: strategy.kind for name, strategy in GALLERY[game].items()}
+    good = min(paid[name] for name in paid if kinds[name] == "good")
+    assert good > 0 and all(paid[name] < 0.5 * good for name in paid if kinds[name] != "good"), paid
+
+
+def test_under_the_default_rubric_idling_and_junk_earn_nothing_and_spam_loses():
+    paid = scores("default")
+    assert paid["pass forever"] == 0.0
+    assert abs(paid["junk offers"]) < 0.2
+    assert all(paid[name] < -2 for name in ("spam reject", "made-up id", "two actions"))  # at most ten turns at -0.3
+
+
+def test_under_the_cards_rubric_spam_outscores_the_good_strategy():
+    paid = scores("card")
+    for spam in ("spam reject", "made-up id", "junk offers", "wash trader"):
+        assert paid[spam] > paid["greedy"], spam
+    assert paid["spam reject"] == pytest.approx(10 * (0.5 + 0.3))  # ten turns, each "valid" and not pass()
+
+
+def test_a_score_is_the_weighted_sum_of_the_earnings():
+    strategy = GALLERY["market"]["always accept"]
+    own = Rubric("own only", {"own": 2.0})
+    assert score(GAME, strategy, own, range(5)) == pytest.approx(2 * earnings(GAME, strategy, range(5))["own"])
+    assert json.loads(own.to_json())["weights"] == {"own": 2.0}
