@@ -1,12 +1,21 @@
-"""The model card, Markdown for the Hugging Face Hub: every number in it comes from summary.json, the training history or the
-preset, and what it says about success depends on the intervals."""
+"""The model card, Markdown for the Hugging Face Hub, and the parts of README.md that a run fills. Every number comes from
+summary.json, saved episodes, the training history or the preset, and what is said about success depends on the intervals.
 
+`python -m helpers.card RUN README.md` rewrites README.md between its pairs of HTML comments.
+"""
+
+import json
+import os
+import re
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pandas as pd
 
 from helpers.evaluate import table
 from helpers.presets import Preset
+from helpers.rollout import Episode, load
 
 PROJECT = "https://github.com/parley-authors/parley"
 WATCHED = {  # what the base had seen before training, by model
@@ -22,9 +31,6 @@ def model_card(summary: Mapping, history: Sequence[Mapping], preset: Preset) -> 
     front = preset.model if "/" in preset.model else f"parley-{preset.model}"
     embedded = "" if "/" in preset.model else ", a folder of this project's repository and not a model of the Hub"
     steps = max((entry["step"] for entry in history if "reward" in entry), default=0)
-    first, last = summary["seeds"]
-    n = summary["rows"]["trained"]["table payoff"]["n"]
-    share = summary["share_of_attainable"]
     return f"""---
 base_model: {front}
 library_name: peft
@@ -41,16 +47,7 @@ computed by the rules. The base is `{base}`{embedded}. {WATCHED.get(preset.model
 
 ## Results
 
-{markdown(table(summary["rows"], summary["optimum"]))}
-
-The player holds all seats. {n} held-out seeds ({first} to {last}), the same for every player; mean of an episode with its
-95 % interval (percentile bootstrap over seeds). Training seed {summary["seed"]}, commit `{summary["commit"]}`,
-{summary["hardware"]}.
-
-- Against random play: {verdict(summary["comparisons"]["trained_vs_random"])}
-- Against the untrained base: {verdict(summary["comparisons"]["trained_vs_base"])}
-- Share of the attainable, (trained - random) / (optimum - random): {between(share)}.
-- Invalid replies of the trained model: {100 * summary["invalid_reply_rate"]:.1f} % of its turns.
+{results(summary)}
 {one_seat(summary)}
 ## Intended use
 
@@ -117,6 +114,22 @@ FastLanguageModel.for_inference(model)
 """
 
 
+def results(summary: Mapping) -> str:
+    """The table of the players that hold all seats, what it was made from, and the comparisons in words."""
+    first, last = summary["seeds"]
+    n = summary["rows"]["trained"]["table payoff"]["n"]
+    return f"""{markdown(table(summary["rows"], summary["optimum"]))}
+
+The player holds all seats. {n} held-out seeds ({first} to {last}), the same for every player; mean of an episode with its
+95 % interval (percentile bootstrap over seeds). Training seed {summary["seed"]}, commit `{summary["commit"]}`,
+{summary["hardware"]}.
+
+- Against random play: {verdict(summary["comparisons"]["trained_vs_random"])}
+- Against the untrained base: {verdict(summary["comparisons"]["trained_vs_base"])}
+- Share of the attainable, (trained - random) / (optimum - random): {between(summary["share_of_attainable"])}.
+- Invalid replies of the trained model: {100 * summary["invalid_reply_rate"]:.1f} % of its turns."""
+
+
 def markdown(frame: pd.DataFrame) -> str:
     """A frame of text as a Markdown table, its index first."""
     lines = [["player", *frame.columns], ["---"] * (len(frame.columns) + 1), *([name, *row] for name, *row in frame.itertuples())]
@@ -154,3 +167,59 @@ def curve(history: Sequence[Mapping]) -> str:
     tenth = max(len(rewards) // 10, 1)
     start, end = (sum(part) / tenth for part in (rewards[:tenth], rewards[-tenth:]))
     return f"Mean training reward went from {start:z.2f} (first tenth) to {end:z.2f} (last tenth): a signal, not a result."
+
+
+def transcript(episode: Episode, start: int = 1, stop: int | None = None) -> str:
+    """Turns `start` to `stop` (from 1, both included) and the payoffs, one line each; a reply that was not usable is quoted."""
+    lines = []
+    for number, turn in list(enumerate(episode.turns, 1))[start - 1 : stop]:
+        lines.append(f"{number:2} {turn.seat}: {turn.action}")
+        if turn.error:
+            lines.append(f"      instead of {turn.reply[:80]!r} ({turn.error[:120]})")
+    payoffs = ", ".join(f"{seat} {payoff:g}" for seat, payoff in episode.payoffs.items())
+    return "\n".join([*lines, f"payoffs at the end: {payoffs}; table {sum(episode.payoffs.values()):g}"])
+
+
+def middle(episodes: Sequence[Episode]) -> Episode:
+    """The episode whose table payoff is the median (the upper one of two): typical, neither lucky nor unlucky."""
+    return sorted(episodes, key=lambda episode: sum(episode.payoffs.values()))[len(episodes) // 2]
+
+
+def excerpt(episodes: Sequence[Episode], length: int = 16) -> str:
+    """What a reader of README.md sees of `episodes`: the last `length` turns up to the first build of the middle one, and the
+    prompt of the first of them."""
+    episode = middle(episodes)
+    builds = [i for i, turn in enumerate(episode.turns, 1) if turn.action.startswith("build")]
+    stop = max(builds[0] if builds else length, length)
+    start = stop - length + 1
+    turn = episode.turns[start - 1]
+    return (
+        f"Seed {episode.seed}, the episode with the median table payoff; turns {start} to {stop} of {len(episode.turns)}. "
+        f"Seat {turn.seat} reads this and answers:\n\n```\n{turn.prompt}\n```\n\n```\n{transcript(episode, start, stop)}\n```"
+    )
+
+
+def filled(text: str, section: str, body: str) -> str:
+    """`text` with `body` between the comments `<!-- section: ... -->` and `<!-- end of section -->`. Raises ValueError when
+    there is not exactly one such pair."""
+    pair = re.compile(rf"(<!-- {section}: [^\n]*-->\n).*?(<!-- end of {section} -->)", re.DOTALL)
+    done, found = pair.subn(lambda match: f"{match[1]}{body}\n{match[2]}", text)
+    if found != 1:
+        raise ValueError(f"expected one `<!-- {section}: ... -->` with its `<!-- end of {section} -->`, found {found}")
+    return done
+
+
+def write_readme(run: Path, readme: Path) -> None:
+    """Fills the sections `results` and `transcript` of `readme` from a run's summary.json and the trained model's episodes."""
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    text = filled(readme.read_text(encoding="utf-8"), "results", results(summary) + "\n" + one_seat(summary))
+    text = filled(text, "transcript", excerpt(load(run / "episodes" / "trained.jsonl")))
+    part = readme.with_name(readme.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, readme)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python -m helpers.card RUN README.md")
+    write_readme(Path(sys.argv[1]), Path(sys.argv[2]))

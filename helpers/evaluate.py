@@ -17,7 +17,7 @@ import pandas as pd
 from scipy.stats import bootstrap
 
 from helpers.game import Game, Seat, replay
-from helpers.rollout import Episode, Turn
+from helpers.rollout import Episode
 
 ORDER = ("random", "always-accept", "untrained base", "trained", "greedy")  # of rows in every table; the optimum comes last
 
@@ -38,11 +38,6 @@ class Comparison:
 
     difference: Interval
     percent: Interval | None
-
-
-def kind(turn: Turn) -> str:
-    """The kind of action that a turn's reply was: its verb, or "invalid reply" when the fallback was played."""
-    return "invalid reply" if turn.error else turn.action.partition("(")[0]
 
 
 def outcomes(game: Game, episodes: Sequence[Episode], seat: Seat | None = None) -> pd.DataFrame:

@@ -29,6 +29,7 @@ from helpers.preflight import preflight
 from helpers.rewards import TERMS, Rubric, judge
 from helpers.rollout import TRAIN, Episode, messages_of, play
 
+ROWS_PER_ROUND = 96  # about how many rows four games give
 Row = dict[str, Any]  # seed, actions (text), seat, prompt (messages)
 
 
@@ -74,12 +75,11 @@ class Rows:
         """Adds the rows needed until the refresh after `step` (and one batch more: the trainer fetches one ahead)."""
         need = (step + self.preset.refresh + 1) * self.preset.prompts - len(self.rows)
         rng = Random(f"rows/{self.seed}/{step}")
-        own = Model("policy", self.generate)
-        mixed = mixed_player(self.game)
+        sources = ((Model("policy", self.generate), 3), (mixed_player(self.game), 1))  # three own games to one of mixed play
         fresh: list[Row] = []
         while len(fresh) < need:
-            for player in (own, own, own, mixed):
-                seeds = rng.sample(TRAIN, max(1, need // 80))
+            for player, share in sources:
+                seeds = rng.sample(TRAIN, share * math.ceil(need / ROWS_PER_ROUND))
                 fresh += rows_of(self.game, self.rubric, play(self.game, seeds, dict.fromkeys(self.game.seats, player)))
         rng.shuffle(fresh)
         new = [{"made_at": step, **row} for row in fresh[:need]]

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from helpers.evaluate import ORDER, interval, kind
+from helpers.evaluate import ORDER, interval
 from helpers.game import Game, replay
 from helpers.rollout import Episode
 
@@ -162,7 +162,7 @@ def timeline(game: Game, episode: Episode, ax: Axes | None = None) -> Axes:
     of a trade (in games that have trades), and the word where a seat builds."""
     ax = _axes(ax)
     y = {seat: i for i, seat in enumerate(game.seats)}
-    kinds = [kind(turn) for turn in episode.turns]
+    kinds = [turn.kind for turn in episode.turns]
     look = _look(game, kinds)
     for name in look:
         turns = [i for i, found in enumerate(kinds) if found == name]
@@ -195,7 +195,7 @@ def kinds_of_action(game: Game, rows: Mapping[str, Sequence[Episode]], ax: Axes 
     """What each player does: the share of every kind of action among its turns."""
     ax = _axes(ax)
     names = _ordered(rows)
-    kinds = {name: [kind(turn) for episode in rows[name] for turn in episode.turns] for name in names}
+    kinds = {name: [turn.kind for episode in rows[name] for turn in episode.turns] for name in names}
     left = np.zeros(len(names))
     for action, (colour, _) in _look(game, [found for name in names for found in kinds[name]]).items():
         share = np.array([100 * kinds[name].count(action) / len(kinds[name]) for name in names])

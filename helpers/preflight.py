@@ -6,17 +6,13 @@ from statistics import mean, pstdev
 from helpers.game import Game
 from helpers.presets import Preset
 from helpers.rewards import Rubric, judge
+from helpers.rollout import kind
 
 GROUPS, TIED = 24, 0.9  # groups sampled; share of tied groups from which a run is refused
 
 
 class PreflightError(ValueError):
     """This run cannot learn; the message says why and what to change."""
-
-
-def kind(action) -> str:
-    """The verb of an action, e.g. propose_trade."""
-    return str(action).partition("(")[0]
 
 
 def preflight(game: Game, preset: Preset, rubric: Rubric, rows: Sequence[dict], model, tokenizer, generate: Callable) -> dict:
@@ -46,12 +42,12 @@ def preflight(game: Game, preset: Preset, rubric: Rubric, rows: Sequence[dict], 
     by_kind: dict[str, list[float]] = {}
     for group in groups:
         for judgement, reward in group:
-            by_kind.setdefault("unusable" if judgement.error else kind(judgement.action), []).append(reward)
+            by_kind.setdefault(kind(str(judgement.action), judgement.error), []).append(reward)
     report = {name: (mean(values), len(values)) for name, values in sorted(by_kind.items())}
     state = game.deal(0)
-    trivial = kind(game.fallback(game.view(state, game.turn(state))))
+    trivial = kind(str(game.fallback(game.view(state, game.turn(state)))), None)
     best = max(report, key=lambda name: report[name][0])
-    if best in (trivial, "unusable"):
+    if best in (trivial, "invalid reply"):
         listed = ", ".join(f"{name} {value:+.3f} (n={n})" for name, (value, n) in report.items())
         raise PreflightError(
             f"the best kind of reply on average is the trivial {best!r} ({listed}): training would collapse to it; use rows "

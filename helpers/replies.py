@@ -11,6 +11,7 @@ from helpers.game import Game, ParseError
 
 MAX_LENGTH = 20_000  # characters; a longer reply is refused before any regular expression sees it
 MAX_CALL = 400  # characters within which a call must close
+PAREN = re.compile(r"[()]")
 FENCE = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
@@ -49,9 +50,11 @@ def calls(text: str, verbs: tuple[str, ...]) -> list[str]:
     pattern = re.compile(rf"(?<![A-Za-z0-9_])(?:{'|'.join(verbs)})[ \t]*\(", re.IGNORECASE | re.ASCII)
     while match := pattern.search(text, start):
         depth, end = 1, match.end()
-        while end < min(len(text), match.start() + MAX_CALL) and depth:
-            depth += {"(": 1, ")": -1}.get(text[end], 0)
-            end += 1
+        for paren in PAREN.finditer(text, match.end(), match.start() + MAX_CALL):
+            depth += 1 if paren[0] == "(" else -1
+            end = paren.end()
+            if not depth:
+                break
         if depth:
             end = text.find("\n", match.end())
             end = len(text) if end < 0 else end

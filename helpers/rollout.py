@@ -35,6 +35,11 @@ class Player(Protocol):
     def __call__(self, requests: Sequence[Request]) -> list[str]: ...
 
 
+def kind(action: str, error: str | None) -> str:
+    """The kind of a reply: its action's verb, or "invalid reply" when the fallback was played."""
+    return "invalid reply" if error else action.partition("(")[0]
+
+
 @dataclass(frozen=True)
 class Turn:
     seat: Seat
@@ -42,6 +47,10 @@ class Turn:
     reply: str  # what the player wrote
     action: str  # what was played: the reply's action, or the fallback
     error: str | None = None  # "parse: ..." or "illegal: ..." when the fallback was played
+
+    @property
+    def kind(self) -> str:
+        return kind(self.action, self.error)
 
 
 @dataclass(frozen=True)

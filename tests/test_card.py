@@ -1,12 +1,15 @@
+import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
 
-from helpers.card import curve, markdown, model_card, one_seat, verdict
+from helpers.card import curve, excerpt, filled, markdown, middle, model_card, one_seat, transcript, verdict, write_readme
 from helpers.evaluate import table
 from helpers.presets import preset
+from helpers.rollout import Episode, Turn, append
 
 
 def figure(value):
@@ -124,3 +127,67 @@ def test_code_blocks_are_python_that_compiles_and_unsloth_comes_first(card):
 def test_the_card_cites_grpo_and_this_project(card):
     assert "arXiv:2402.03300" in card and "@software{parley," in card
     assert card.count("```") % 2 == 0
+
+
+def episode(seed=7, turns=20, builds_at=18, payoff=1.0):
+    actions = ["build_project()" if i == builds_at else "pass()" for i in range(1, turns + 1)]
+    said = tuple(Turn("ABCD"[i % 4], f"prompt {i + 1}", action, action) for i, action in enumerate(actions))
+    return Episode("market", {}, seed, {}, {}, said, dict.fromkeys("ABCD", payoff))
+
+
+def test_a_transcript_shows_the_turns_asked_for_and_quotes_an_unusable_reply():
+    bad = Turn("A", "prompt", "hello", "pass()", "parse: no action found")
+    shown = transcript(replace(episode(turns=2, payoff=0.25), turns=(bad, *episode().turns[1:3])), 1, 2)
+    assert shown.splitlines() == [
+        " 1 A: pass()",
+        "      instead of 'hello' (parse: no action found)",
+        " 2 B: pass()",
+        "payoffs at the end: A 0.25, B 0.25, C 0.25, D 0.25; table 1",
+    ]
+
+
+def test_the_excerpt_is_the_median_episode_and_ends_with_its_first_build():
+    episodes = [episode(seed, payoff=payoff) for seed, payoff in ((1, 5.0), (2, 0.0), (3, 1.0))]
+    assert middle(episodes).seed == 3
+    shown = excerpt(episodes)
+    # 16 turns that end at turn 18 begin at turn 3, whose seat is C: A moves first.
+    assert "Seed 3" in shown and "turns 3 to 18 of 20" in shown and "Seat C" in shown
+    assert shown.splitlines()[-3:-1] == ["18 B: build_project()", "payoffs at the end: A 1, B 1, C 1, D 1; table 4"]
+    assert "prompt 3\n" in shown and "turns 1 to 16" in excerpt([episode(builds_at=None)])
+
+
+README = """top
+<!-- results: made by a command -->
+earlier text
+<!-- end of results -->
+middle
+<!-- transcript: made by a command -->
+<!-- end of transcript -->
+end
+"""
+
+
+def test_a_section_is_replaced_between_its_comments_and_nothing_else_is_touched():
+    done = filled(README, "results", r"new \1")
+    assert done == README.replace("earlier text", r"new \1")
+    assert filled(done, "results", "earlier text") == README
+    with pytest.raises(ValueError, match="expected one `<!-- other: ... -->`.*found 0"):
+        filled(README, "other", "")
+
+
+def test_the_readme_is_filled_from_a_run_and_filling_it_twice_changes_nothing(tmp_path):
+    (tmp_path / "summary.json").write_text(json.dumps(SUMMARY))
+    append(tmp_path / "episodes" / "trained.jsonl", [episode()])
+    readme = tmp_path / "README.md"
+    readme.write_text(README)
+    write_readme(tmp_path, readme)
+    once = readme.read_text()
+    assert "| trained | 9.75 [9.25, 10.25]" in once and "18 B: build_project()" in once and "earlier text" not in once
+    write_readme(tmp_path, readme)
+    assert readme.read_text() == once
+
+
+def test_the_readme_of_this_repository_has_the_sections_that_a_run_fills():
+    text = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    for section in ("results", "transcript"):
+        assert "filled in" in filled(text, section, "filled in")

@@ -12,7 +12,6 @@ from helpers.evaluate import (
     compare,
     figures,
     interval,
-    kind,
     outcomes,
     results_table,
     share_of_attainable,
@@ -50,8 +49,8 @@ def warnings_are_errors():
 
 
 def test_a_turn_is_of_its_verbs_kind_unless_its_reply_was_invalid():
-    assert kind(Turn("A", "", "", "accept_trade(t1)")) == "accept_trade"
-    assert kind(Turn("A", "", "pas", "pass()", "parse: no action found")) == "invalid reply"
+    assert Turn("A", "", "", "accept_trade(t1)").kind == "accept_trade"
+    assert Turn("A", "", "pas", "pass()", "parse: no action found").kind == "invalid reply"
 
 
 def test_outcomes_hold_payoffs_counts_and_the_share_of_invalid_replies():

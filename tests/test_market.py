@@ -63,6 +63,11 @@ def refused(state: State, text: str) -> str:
     return str(caught.value)
 
 
+def trade(view: View, rng: Random):
+    """The greedy trader's move once the time to call a coalition (rounds 1 and 2) is over."""
+    return Greedy()(replace(view, round=max(view.round, 3)), rng)
+
+
 def table(player, seeds) -> list[float]:
     return [sum(episode.payoffs.values()) for episode in play(GAME, seeds, dict.fromkeys(GAME.seats, player))]
 
@@ -346,7 +351,7 @@ def test_the_optimum_is_four_builds_and_four_bonuses_and_a_greedy_table_reaches_
 
 
 def test_without_coalitions_the_optimum_is_twenty():
-    totals = table(Scripted("greedy alone", Greedy(coalition=False)), range(60))
+    totals = table(Scripted("greedy alone", trade), range(60))
     assert max(totals) == 20.0
 
 
@@ -361,11 +366,24 @@ def test_greedy_tables_earn_at_least_three_times_what_random_tables_earn_and_bui
 
 
 def test_the_greedy_trader_offers_its_surplus_for_what_it_misses_accepts_a_gain_and_builds():
-    greedy, rng = Greedy(coalition=False), Random(0)
-    offer = greedy(GAME.view(OPENING, "A"), rng)
+    rng = Random(0)
+    offer = trade(GAME.view(OPENING, "A"), rng)
     assert (offer.give, offer.get) == ((("Iron", 1),), (("Stone", 1),)) and offer.to in "BC"  # who hold Stone
-    assert greedy(GAME.view(after(SWAP), "B"), rng) == AcceptTrade("t1")
-    assert str(greedy(GAME.view(OPENING, "C"), rng)) == "build_project()"
+    assert trade(GAME.view(after(SWAP), "B"), rng) == AcceptTrade("t1")
+    assert str(trade(GAME.view(OPENING, "C"), rng)) == "build_project()"
+
+
+def test_the_greedy_trader_calls_the_coalition_of_all_once_in_round_one_or_after_another_did_in_round_two_and_gains_come_first():
+    def greedy(state, seat):
+        return str(Greedy()(GAME.view(state, seat), Random(0))).partition("(")[0]
+
+    assert greedy(OPENING, "A") == "form_coalition"
+    assert greedy(called("c..."), "A") == "propose_trade"  # it has called
+    assert greedy(called("...."), "B") == "propose_trade"  # round 2 and nobody has called
+    assert greedy(called("c..."), "B") == "form_coalition"
+    assert greedy(called("....", "c..."), "B") == "propose_trade"  # round 3
+    assert greedy(after(SWAP), "B") == "accept_trade"
+    assert greedy(OPENING, "C") == "build_project"
 
 
 def test_the_greedy_trader_takes_the_best_of_several_offers():
@@ -373,13 +391,13 @@ def test_the_greedy_trader_takes_the_best_of_several_offers():
     pending = [((coal,), (("Iron", 2),)), ((stone,), (("Iron", 1),)), ((coal,), (("Iron", 1),))]
     offers = tuple(Offer(f"t{i}", "BCD"[i], "A", give, get) for i, (give, get) in enumerate(pending))
     rich = replace(OPENING, offers=offers, holdings=(OPENING.holdings[0], *[(1,) * 6] * 3))
-    assert Greedy(coalition=False)(GAME.view(rich, "A"), Random(0)) == AcceptTrade("t1")
+    assert trade(GAME.view(rich, "A"), Random(0)) == AcceptTrade("t1")
 
 
 def test_the_greedy_trader_refuses_a_loss():
     state = after("propose_trade(C, {Iron: 1}, {Grain: 1})", "pass()")
     needy = replace(state, goals=("Steel Mill", "Bridge", "Bakery", "Mint"))  # C can not build: it needs Coal and all its Grain
-    assert not isinstance(Greedy(coalition=False)(GAME.view(needy, "C"), Random(0)), AcceptTrade)
+    assert not isinstance(trade(GAME.view(needy, "C"), Random(0)), AcceptTrade)
 
 
 def test_the_scripted_players_that_only_answer_do_what_their_names_say():

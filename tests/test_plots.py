@@ -9,7 +9,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402  (after the backend is chosen)
 
 from helpers import GAMES, plots  # noqa: E402
-from helpers.evaluate import figures, kind, outcomes  # noqa: E402
+from helpers.evaluate import figures, outcomes  # noqa: E402
 from helpers.players import random_player, scripted  # noqa: E402
 from helpers.rollout import TEST, play  # noqa: E402
 

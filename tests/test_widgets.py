@@ -14,6 +14,7 @@ GAME = GAMES["market"]
 # The position of notebook 03: D misses Stone and can spare Wood (so t1 helps it), it needs Grain and no Iron (so t2 hurts it).
 SEED, ACTIONS = VALID[29], ("propose_trade(D, {Stone: 1}, {Wood: 1})", "propose_trade(D, {Iron: 1}, {Grain: 1})", "pass()")
 TURN = 9  # where the lab opens, in mixed play
+DEFAULT = RUBRICS["default"].weights
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_the_ranking_holds_every_strategy_of_the_gallery_best_first_with_the_gal
 def test_moving_a_weight_changes_total_ranking_bars_and_export(lab):
     before, ranking = lab.controls["page"].value, lab.data["ranking"]
     lab.controls["own"].value = -2.0
-    assert lab.data["total"] == reward({"form": 0.3, "own": -2.0, "table": 0.5}, lab.data["reply"])
+    assert lab.data["total"] == reward(DEFAULT | {"own": -2.0}, lab.data["reply"])
     assert lab.data["ranking"] != ranking
     assert lab.controls["page"].value == lab.page != before
     assert f"{lab.data['total']:+.3f}" in lab.controls["page"].value
@@ -90,7 +91,7 @@ def test_a_weight_beyond_the_usual_range_widens_its_slider(monkeypatch):
 
 def test_writing_a_reply_judges_it(lab):
     lab.controls["reply"].value = "I pass."
-    assert lab.data["total"] == reward(RUBRICS["default"].weights, "I pass.") == -0.3  # no action: the penalty for form
+    assert lab.data["total"] == reward(DEFAULT, "I pass.") == -DEFAULT["form"]  # no action: the penalty for form
     assert "<code>I pass.</code>" in lab.controls["page"].value
 
 
@@ -99,7 +100,7 @@ def test_picking_a_position_shows_its_prompt_and_judges_there(lab):
     lab.controls["turn"].value = 3
     state = replay(GAME, VALID[5], widgets.mixed_play(GAME, VALID[5])[:2])
     assert lab.data["prompt"] == GAME.describe(GAME.view(state, GAME.turn(state)))
-    assert lab.data["total"] == reward(RUBRICS["default"].weights, lab.data["reply"], VALID[5], 3)
+    assert lab.data["total"] == reward(DEFAULT, lab.data["reply"], VALID[5], 3)
 
 
 def test_every_turn_that_can_be_picked_is_a_decision_point(lab):
@@ -118,13 +119,13 @@ def test_starting_from_another_rubric_moves_all_sliders_to_it(lab):
 def test_the_exported_json_is_read_back_as_the_same_rubric(lab):
     lab.controls["card_strategic"].value = 0.25
     assert rubric(lab.data["rubric"]) == lab.rubric
-    assert lab.rubric.weights == {"form": 0.3, "own": 1.0, "table": 0.5, "card_strategic": 0.25}
+    assert lab.rubric.weights == DEFAULT | {"card_strategic": 0.25}
 
 
 def test_a_weight_that_a_front_end_returns_a_rounding_error_off_is_exported_as_it_is_shown(lab):
     lab.controls["own"].value = 1.5
     lab.controls["form"].value = 0.2999999999999998
-    assert rubric(lab.data["rubric"]) == Rubric("mine", {"form": 0.3, "own": 1.5, "table": 0.5})
+    assert rubric(lab.data["rubric"]) == Rubric("mine", DEFAULT | {"form": 0.3, "own": 1.5})
 
 
 def test_with_every_weight_at_zero_all_rewards_are_zero_and_the_export_can_still_be_read(lab):

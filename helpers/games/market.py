@@ -29,6 +29,7 @@ MAX_KINDS = 2  # goods named on one side of a trade (ours)
 BUILD, BONUS, USEFUL = 5.0, 1.0, 0.25  # payoff of a build, of a completed coalition, of one useful unit at the end
 READY = 4.0  # what a complete but unbuilt project is worth in `attainable`
 DESCRIPTION = "share goods"
+MAX_DESCRIPTION = 32  # characters; the longest form_coalition then stays within 48 Qwen tokens
 EVERYONE = ("A", "B", "C", "D")
 
 Bundle = tuple[tuple[str, int], ...]  # ((good, quantity), ...) in the order of GOODS
@@ -66,7 +67,7 @@ class RejectTrade:
 @dataclass(frozen=True)
 class FormCoalition:
     agents: tuple[Seat, ...]  # in seat order
-    description: str = DESCRIPTION  # at most 40 characters; never shown to other seats
+    description: str = DESCRIPTION  # at most MAX_DESCRIPTION characters; never shown to other seats
 
     def __str__(self):
         return f"form_coalition([{', '.join(self.agents)}], {self.description})"
@@ -157,9 +158,9 @@ def useful(counts: Counts, goal: str) -> int:
 
 REQUIRES = {project: counts_text(need) for project, need in PROJECTS.items()}
 CALL = re.compile(r"\s*([A-Za-z_]+)\s*\((.*)\)\s*", re.DOTALL)
-TRADE = re.compile(r"\s*(.*?)\s*,\s*\{([^{}]*)\}\s*,\s*\{([^{}]*)\}\s*", re.DOTALL)
+TRADE = re.compile(r"([^,]*),\s*\{([^{}]*)\}\s*,\s*\{([^{}]*)\}\s*")
 COALITION = re.compile(r"\s*\[([^\[\]]*)\]\s*(?:,(.*))?", re.DOTALL)
-ID = re.compile(r"\s*#?\s*([A-Za-z][A-Za-z0-9]{0,11})\s*", re.ASCII)
+ID = re.compile(r"#?\s*([A-Za-z][A-Za-z0-9]{0,11})", re.ASCII)
 QUANTITY = re.compile(r"[1-9][0-9]?", re.ASCII)
 
 
@@ -362,7 +363,7 @@ class Market:
                 raise ParseError(f"expected propose_trade(TO, {{GOOD: QTY}}, {{GOOD: QTY}}), got {text[:60]!r}")
             return ProposeTrade(self._seat(match[1]), parse_bundle(match[2]), parse_bundle(match[3]))
         if verb in ("accept_trade", "reject_trade"):
-            if not (match := ID.fullmatch(args)):
+            if not (match := ID.fullmatch(args.strip())):
                 raise ParseError(f"expected {verb}(ID) with an id such as t7, got {text[:60]!r}")
             return (AcceptTrade if verb == "accept_trade" else RejectTrade)(match[1].lower())
         if verb == "form_coalition":
@@ -448,9 +449,9 @@ def parse_bundle(text: str) -> Bundle:
 
 
 def clean(text: str) -> str:
-    """A description as it is kept: printable ASCII without brackets or quotes, one line, at most 40 characters."""
+    """A description as it is kept: printable ASCII without brackets or quotes, one line, at most MAX_DESCRIPTION characters."""
     kept = re.sub(r"[^A-Za-z0-9 ,.;:!?'_+-]+", " ", text[:200])
-    return " ".join(kept.split())[:40].strip(" '\"") or DESCRIPTION
+    return " ".join(kept.split())[:MAX_DESCRIPTION].strip(" '\"") or DESCRIPTION
 
 
 @dataclass(frozen=True)

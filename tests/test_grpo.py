@@ -1,0 +1,372 @@
+"""Turn-level GRPO: rows where the reply matters, one judgement for all terms, a short training that moves the adapter only,
+and runs that were killed or ran out of time and still end where an undisturbed one does."""
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from helpers import grpo
+from helpers.game import replay
+from helpers.games.market import AcceptTrade, BuildProject, Market
+from helpers.models import add_adapter, generator, load
+from helpers.players import competent
+from helpers.preflight import PreflightError
+from helpers.presets import preset
+from helpers.rewards import RUBRICS, TERMS, Rubric, Term, judge
+from helpers.rollout import TEST, TRAIN, messages_of, play
+
+GAME, RUBRIC = Market(), RUBRICS["default"]
+SHORT = Market(rounds=3)
+TINY = replace(preset("tiny"), prompts=2, generations=4, refresh=1, learning_rate=1e-3, max_new_tokens=24)
+STEPS = 4
+
+
+def trained(run: Path, game=SHORT, preset=TINY, rubric=RUBRIC, steps=STEPS, **settings):
+    """A short training without preflight, whose verdict on so few replies would be a matter of luck."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grpo, "preflight", lambda *args: None)
+        return grpo.train(game, preset, rubric, run, steps=steps, save_steps=2, **settings)
+
+
+def mixed_games(seeds):
+    return play(GAME, seeds, dict.fromkeys(GAME.seats, grpo.mixed_player(GAME)))
+
+
+def random_play(step: int):
+    """In place of the policy: answers every chat at `step` with some action, good or bad."""
+    rng = Random(step)
+    return lambda chats: [rng.choice(("pass()", "accept_trade(t1)", "propose_trade(B, {Iron: 1}, {Coal: 1})")) for _ in chats]
+
+
+def rows_in(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "rows.jsonl").read_text().splitlines()]
+
+
+def assert_same_end(run: Path, other: Path):
+    """Both runs ended at the same adapter, from the same rows."""
+    first, second = (load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (run, other))
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        torch.testing.assert_close(tensor, second[name], rtol=0, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
+    assert rows_in(run) == rows_in(other)
+
+
+# rows
+
+
+def test_rows_are_exactly_the_points_where_a_competent_action_earns_more_than_idling():
+    # Under this rubric only a trade or a build earns anything at once, so these are the points where greedy accepts or builds.
+    rubric = Rubric("deals", {"card_environment": 1.0})
+    episodes = mixed_games(TRAIN[:4])
+    expected = []
+    for episode in episodes:
+        for at in range(len(episode.turns)):
+            state = replay(GAME, episode.seed, episode.actions[:at])
+            action = competent(GAME)(GAME.view(state, GAME.turn(state)), Random(0))
+            if isinstance(action, AcceptTrade | BuildProject):
+                expected.append((episode.seed, episode.actions[:at]))
+    found = [(row["seed"], row["actions"]) for row in grpo.rows_of(GAME, rubric, episodes)]
+    assert found == expected and 0 < len(found) < sum(len(episode.turns) for episode in episodes) / 2
+
+
+def test_a_rows_prompt_is_what_evaluation_shows_at_that_decision_point():
+    episodes = mixed_games(TRAIN[:2])
+    rows = grpo.rows_of(GAME, RUBRIC, episodes)
+    assert len(rows) > 20
+    prompts = {(e.seed, at): (e.system[t.seat], t.prompt) for e in episodes for at, t in enumerate(e.turns)}
+    for row in rows:
+        state = replay(GAME, row["seed"], row["actions"])
+        assert GAME.turn(state) == row["seat"]
+        assert row["prompt"] == list(messages_of(GAME, GAME.view(state, row["seat"])))
+        assert tuple(message["content"] for message in row["prompt"]) == prompts[row["seed"], len(row["actions"])]
+
+
+def test_rows_are_filled_for_every_batch_that_the_trainer_fetches_before_the_next_refresh(tmp_path):
+    preset = replace(TINY, refresh=3)
+    rows = grpo.Rows(GAME, RUBRIC, preset, 0, random_play, tmp_path / "rows.jsonl", None)
+    for step in (0, 3, 6):
+        if step:
+            rows.fill(step)
+        # After step s the next refresh is at s + 3; by then s + 3 batches have been used and one more has been fetched.
+        assert len(rows.rows) == (step + 3 + 1) * preset.prompts
+        assert [row["made_at"] for row in rows.rows].count(step) > 0
+    assert rows_in(tmp_path) == rows.rows
+    assert all(row["seed"] in TRAIN for row in rows.rows)
+    fetched = rows.dataset(steps=9)
+    assert len(fetched) == 9 * preset.prompts
+    for at in (0, 7, 17):
+        assert fetched[at] == {column: rows.rows[at][column] for column in ("prompt", "seed", "actions", "seat")}
+
+
+def test_the_same_seed_gives_the_same_rows_and_another_seed_others(tmp_path):
+    made = [grpo.Rows(GAME, RUBRIC, TINY, seed, random_play, tmp_path / "rows.jsonl", None).rows for seed in (0, 0, 1)]
+    assert made[0] == made[1] != made[2]
+
+
+def test_a_resumed_run_keeps_the_rows_made_by_its_checkpoint_and_drops_later_and_torn_ones(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    rows = grpo.Rows(GAME, RUBRIC, TINY, 0, random_play, path, None)
+    rows.fill(1)
+    until_1 = list(rows.rows)
+    rows.fill(2)
+    until_2 = list(rows.rows)
+    with open(path, "a") as file:
+        file.write('{"made_at": 3, "seed": 12')  # killed while writing
+    resumed = grpo.Rows(GAME, RUBRIC, TINY, 0, random_play, path, 1)
+    assert resumed.rows == until_1 and rows_in(tmp_path) == until_1
+    resumed.fill(2)
+    assert resumed.rows == until_2 and rows_in(tmp_path) == until_2
+
+
+def test_a_rubric_under_which_nothing_beats_idling_is_refused_instead_of_searching_rows_for_ever(tmp_path, monkeypatch):
+    calls = []
+
+    def counted(game, seeds, players):
+        calls.append(seeds)
+        assert len(calls) < 1000, "still searching"
+        return play(game, seeds, players)
+
+    monkeypatch.setattr(grpo, "play", counted)
+    with pytest.raises(PreflightError, match="rubric form only"):
+        grpo.Rows(SHORT, Rubric("form only", {"form": 1.0}), TINY, 0, random_play, tmp_path / "rows.jsonl", None)
+
+
+# reward functions
+
+
+def completions_of(replies):
+    return [[{"role": "assistant", "content": reply}] for reply in replies]
+
+
+@pytest.fixture(scope="module")
+def groups():
+    """Two groups of three replies, at two decision points, as TRL hands them over; and their judgements."""
+    rows = grpo.rows_of(GAME, RUBRIC, mixed_games(TRAIN[:1]))
+    rows, replies = [rows[0], rows[-1]], ["pass()", "accept_trade(t99)", "form_coalition([A, B, C, D], share goods)"] * 2
+    columns = {name: [row[name] for row in rows for _ in range(3)] for name in ("seed", "actions")}
+    judgements = [j for row in rows for j in judge(GAME, row["seed"], row["actions"], replies[:3])]
+    return {"prompts": None, "completions": completions_of(replies), **columns}, judgements
+
+
+def test_there_is_one_reward_function_for_each_term_named_after_it_and_it_gives_that_terms_values(groups):
+    asked, judgements = groups
+    for rubric in RUBRICS.values():
+        functions = grpo.reward_functions(GAME, rubric)
+        assert [function.__name__ for function in functions] == list(rubric.weights)
+        values = {function.__name__: function(**asked, trainer_state=None) for function in functions}
+        assert values == {name: [rubric.terms(j)[name] for j in judgements] for name in rubric.weights}
+    assert any(any(column) for column in values.values())
+
+
+def test_one_judgement_of_each_reply_serves_all_terms_and_new_replies_are_judged_anew(groups, monkeypatch):
+    asked, _ = groups
+    judged = []
+
+    def counted(game, seed, actions, replies):
+        judged.extend(replies)
+        return judge(game, seed, actions, replies)
+
+    monkeypatch.setattr(grpo, "judge", counted)
+    functions = grpo.reward_functions(GAME, RUBRIC)
+    for function in functions:
+        function(**asked)
+    assert len(functions) == 3 and judged == [completion[0]["content"] for completion in asked["completions"]]
+    again = asked | {"completions": completions_of(["nonsense"] * 6)}
+    assert functions[0](**again) == [-1.0] * 6 and judged[6:] == ["nonsense"] * 6
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_reward_that_is_not_finite_stops_the_run_and_names_the_term(groups, monkeypatch, value):
+    asked, _ = groups
+    monkeypatch.setitem(TERMS, "own", Term("own", -1, 1, "broken", lambda judgement: value))
+    [reward] = grpo.reward_functions(GAME, Rubric("broken", {"own": 1.0}))
+    with pytest.raises(ValueError, match="term own.*not finite"):
+        reward(**asked)
+
+
+# the monitor
+
+
+def monitor_and_state(**settings):
+    filled = []
+    rows = SimpleNamespace(preset=replace(TINY, refresh=2), fill=filled.append)
+    monitor = grpo.Monitor(rows, **{"budget_s": None, "progress": None} | settings)
+    return monitor, SimpleNamespace(global_step=0, max_steps=100, log_history=[]), filled
+
+
+def logs(**values):
+    return {"reward": 0.1, "frac_reward_zero_std": 0.0} | values
+
+
+def test_an_adapter_that_does_not_move_stops_the_run():
+    monitor, state, _ = monitor_and_state()
+    model = torch.nn.Linear(2, 2)
+    monitor.on_train_begin(None, state, None, model=model)
+    with pytest.raises(RuntimeError, match="adapter has not changed"):
+        for state.global_step in range(1, 20):
+            monitor.on_step_end(None, state, None, model=model)
+
+
+def test_an_adapter_that_moves_lets_the_run_go_on_and_rows_are_refreshed_at_intervals():
+    monitor, state, filled = monitor_and_state()
+    state.max_steps = 8
+    model = torch.nn.Linear(2, 2)
+    monitor.on_train_begin(None, state, None, model=model)
+    for state.global_step in range(1, 9):
+        torch.nn.init.constant_(model.weight, state.global_step)
+        monitor.on_step_end(None, state, None, model=model)
+    assert filled == [2, 4, 6]  # not at the last step: no one would see those rows
+
+
+def test_rewards_that_tie_in_every_group_for_too_long_stop_the_run_but_not_with_a_difference_in_between():
+    monitor, state, _ = monitor_and_state()
+    for tied in [1.0] * (monitor.PATIENCE - 1) + [0.5] + [1.0] * (monitor.PATIENCE - 1):
+        monitor.on_log(None, state, None, logs=logs(frac_reward_zero_std=tied))
+    with pytest.raises(RuntimeError, match="no longer tells replies apart"):
+        monitor.on_log(None, state, None, logs=logs(frac_reward_zero_std=1.0))
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf])
+def test_a_logged_reward_that_is_not_finite_stops_the_run(reward):
+    monitor, state, _ = monitor_and_state()
+    with pytest.raises(RuntimeError, match=f"reward is {reward}"):
+        monitor.on_log(None, state, None, logs=logs(reward=reward))
+
+
+def test_progress_is_told_after_every_step_and_not_of_other_logs():
+    seen = []
+    monitor, state, _ = monitor_and_state(progress=seen.append)
+    monitor.on_log(None, state, None, logs={"train_runtime": 1.0})
+    monitor.on_log(None, state, None, logs=logs())
+    assert seen == [state.log_history]
+
+
+# training
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("undisturbed"))
+
+
+def test_training_moves_the_adapter_and_leaves_every_base_weight_bitwise_as_it_was(undisturbed):
+    base, _ = load(TINY)
+    fresh = {name: p for name, p in add_adapter(load(TINY)[0], TINY, 0).named_parameters() if p.requires_grad}
+    now = undisturbed.model.base_model.model.state_dict()
+    kept = {name.replace(".base_layer", ""): tensor for name, tensor in now.items() if "lora_" not in name}
+    assert kept.keys() == base.state_dict().keys()
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in base.state_dict().items())
+    after = {name: p for name, p in undisturbed.model.named_parameters() if "lora_" in name}
+    assert fresh.keys() == after.keys() and fresh.keys() - {n for n in fresh if torch.equal(fresh[n], after[n])}
+
+
+def test_the_history_has_a_curve_for_every_term_and_is_saved(undisturbed):
+    steps = [entry for entry in undisturbed.history if "reward" in entry]
+    assert [entry["step"] for entry in steps] == [1, 2, 3, 4]
+    for entry in steps:
+        means = {name: entry[f"rewards/{name}/mean"] for name in RUBRIC.weights}
+        assert entry["reward"] == pytest.approx(sum(RUBRIC.weights[name] * mean for name, mean in means.items()), abs=1e-6)
+    assert json.loads((undisturbed.run / "history.json").read_text()) == undisturbed.history
+
+
+def test_the_model_is_usable_right_after_training_and_answers_as_its_saved_adapter_does(undisturbed):
+    assert undisturbed.stopped is None and not undisturbed.model.training
+    chats = [messages_of(GAME, GAME.view(state, "A")) for state in map(GAME.deal, TEST[:8])]
+    said = generator(undisturbed.model, undisturbed.tokenizer, TINY)(chats)
+    assert all(reply.strip() for reply in said)
+    assert generator(*load(TINY, undisturbed.run / "adapter"), TINY)(chats) == said
+
+
+def test_training_saw_the_rows_of_its_file_made_at_every_refresh(undisturbed):
+    rows = rows_in(undisturbed.run)
+    assert [row["made_at"] for row in rows] == [0, 0, 0, 0, 1, 1, 2, 2, 3, 3]  # 2 prompts a step, one batch ahead
+    assert all(row["seed"] in TRAIN for row in rows)
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_and_resumed_ends_at_the_adapter_and_rows_of_an_undisturbed_one(undisturbed, tmp_path):
+    code = (
+        "import os, signal, sys; from pathlib import Path; from test_grpo import trained\n"
+        "die = lambda history: os.kill(os.getpid(), signal.SIGKILL) if history[-1]['step'] == 3 else None\n"
+        "trained(Path(sys.argv[1]), progress=die)"
+    )
+    top, tests = Path(__file__).parents[1], Path(__file__).parent
+    setup = f"import sys; sys.path[:0] = [{str(tests)!r}, {str(top)!r}]\n"
+    killed = subprocess.run([sys.executable, "-c", setup + code, str(tmp_path)], cwd=top, capture_output=True, text=True)
+    assert killed.returncode == -9, killed.stderr
+    assert [path.name for path in (tmp_path / "checkpoints").glob("checkpoint-*")] == ["checkpoint-2"]
+    assert {row["made_at"] for row in rows_in(tmp_path)} == {0, 1, 2, 3} and not (tmp_path / "adapter").exists()
+    resumed = trained(tmp_path, resume=True)
+    assert_same_end(tmp_path, undisturbed.run)
+    assert [entry["step"] for entry in resumed.history if "reward" in entry] == [1, 2, 3, 4]
+
+
+@pytest.mark.slow
+def test_a_time_budget_stops_cleanly_says_how_to_go_on_and_resuming_finishes_the_run(undisturbed, tmp_path):
+    stopped = trained(tmp_path, budget_s=0)
+    assert "time budget" in stopped.stopped and "step 1" in stopped.stopped and "resume" in stopped.stopped
+    assert (tmp_path / "checkpoints" / "checkpoint-1").is_dir() and (tmp_path / "adapter").is_dir()
+    assert not stopped.model.training
+    assert trained(tmp_path, resume=True).stopped is None
+    assert_same_end(tmp_path, undisturbed.run)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"seed": 1},
+        {"steps": STEPS + 1},
+        {"preset": replace(TINY, learning_rate=2e-3)},
+        {"rubric": Rubric("default", {**RUBRIC.weights, "table": 0.0})},
+        {"game": Market(rounds=4)},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_resuming_with_other_settings_is_an_error_that_changes_nothing(undisturbed, other):
+    note = (undisturbed.run / "training.json").read_text()
+    with pytest.raises(ValueError, match="made with other settings"):
+        trained(undisturbed.run, resume=True, **other)
+    assert (undisturbed.run / "training.json").read_text() == note
+
+
+def test_a_run_refused_by_preflight_trains_nothing(tmp_path, monkeypatch):
+    def refuse(*args):
+        raise PreflightError("this run can not learn")
+
+    monkeypatch.setattr(grpo, "preflight", refuse)
+    with pytest.raises(PreflightError, match="can not learn"):
+        grpo.train(SHORT, TINY, RUBRIC, tmp_path, steps=STEPS)
+    assert not (tmp_path / "adapter").exists() and not (tmp_path / "checkpoints").exists()
+
+
+def test_a_new_run_in_a_used_folder_can_not_be_resumed_from_the_old_runs_checkpoints(tmp_path, monkeypatch):
+    old = tmp_path / "checkpoints" / "checkpoint-150"
+    old.mkdir(parents=True)
+    monkeypatch.setattr(grpo, "preflight", lambda *args: None)
+    monkeypatch.setattr(grpo, "GRPOTrainer", None)  # calling it ends the run where training would begin
+    with pytest.raises(TypeError):
+        grpo.train(SHORT, TINY, RUBRIC, tmp_path, steps=STEPS)
+    assert not old.exists()
+
+
+@pytest.mark.slow
+def test_a_reward_for_doing_something_makes_idling_rarer_within_a_few_steps(tmp_path, monkeypatch):
+    monkeypatch.setitem(TERMS, "own", Term("own", 0, 1, "1 for anything but pass()", lambda j: float(j.reply != "pass()")))
+    preset = replace(TINY, generations=8, refresh=20, learning_rate=4e-3)
+    result = trained(tmp_path, preset=preset, rubric=Rubric("busy", {"own": 1.0}), steps=8)
+    chats = [row["prompt"] for row in grpo.rows_of(GAME, RUBRIC, mixed_games(TEST[:2]))]
+
+    def idle(adapter):
+        said = generator(result.model, result.tokenizer, preset, adapter=adapter)(chats)
+        return said.count("pass()") / len(said)
+
+    assert len(chats) > 40 and idle(adapter=True) < idle(adapter=False) / 2
