@@ -23,7 +23,10 @@ class IllegalAction(ValueError):
 
 
 class Game(Protocol[S, V, A]):
-    """Rules of a game. S, V and A (state, view, action) are frozen dataclasses with tuples inside; `str(action)` is what a model writes."""
+    """Rules of a game. S, V and A (state, view, action) are frozen dataclasses with tuples inside.
+
+    `str(action)` is exactly what a model should write, and `parse(str(action)) == action`.
+    """
 
     name: str
     seats: tuple[Seat, ...]

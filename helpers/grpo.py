@@ -18,25 +18,18 @@ from typing import Any
 import torch
 from datasets import Dataset
 from transformers import TrainerCallback
-from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig, GRPOTrainer
 
 from helpers.game import Game
 from helpers.models import add_adapter, generator, load
-from helpers.players import Model, Scripted, competent
-from helpers.presets import Preset
+from helpers.players import Model, competent, mixed_player
 from helpers.preflight import preflight
+from helpers.presets import Preset
 from helpers.rewards import TERMS, Rubric, judge
 from helpers.rollout import TRAIN, Episode, messages_of, play
 
 ROWS_PER_ROUND = 96  # about how many rows four games give
 Row = dict[str, Any]  # seed, actions (text), seat, prompt (messages)
-
-
-def mixed_player(game: Game) -> Scripted:
-    """Plays a random legal action or a competent one, half and half."""
-    expert = competent(game)
-    return Scripted("mixed", lambda view, rng: expert(view, rng) if rng.random() < 0.5 else game.sample(view, rng))
 
 
 def rows_of(game: Game, rubric: Rubric, episodes: Sequence[Episode]) -> list[Row]:
@@ -59,14 +52,15 @@ def rows_of(game: Game, rubric: Rubric, episodes: Sequence[Episode]) -> list[Row
 class Rows:
     """The training rows by index, filled ahead of the trainer and kept in rows.jsonl so that a resumed run sees the same."""
 
-    def __init__(self, game: Game, rubric: Rubric, preset: Preset, seed: int, generate, path: Path, resumed_at: int | None):
-        self.game, self.rubric, self.preset, self.seed, self.generate, self.path = game, rubric, preset, seed, generate, path
+    def __init__(self, game: Game, rubric: Rubric, preset: Preset, seed: int, policy_at, path: Path, resumed_at: int | None):
+        """policy_at(step): the current policy as a generate function whose luck depends on nothing but the step."""
+        self.game, self.rubric, self.preset, self.seed, self.policy_at, self.path = game, rubric, preset, seed, policy_at, path
         self.rows: list[Row] = []
         if resumed_at is None:
             path.write_text("")
             self.fill(0)
         else:
-            kept = [json.loads(line) for line in path.read_text().splitlines()]
+            kept = [json.loads(line) for line in path.read_text().split("\n")[:-1]]  # the last is empty, or torn
             kept = [row for row in kept if row["made_at"] <= resumed_at]
             path.write_text("".join(json.dumps(row) + "\n" for row in kept))
             self.rows = kept
@@ -75,7 +69,10 @@ class Rows:
         """Adds the rows needed until the refresh after `step` (and one batch more: the trainer fetches one ahead)."""
         need = (step + self.preset.refresh + 1) * self.preset.prompts - len(self.rows)
         rng = Random(f"rows/{self.seed}/{step}")
-        sources = ((Model("policy", self.generate), 3), (mixed_player(self.game), 1))  # three own games to one of mixed play
+        sources = (
+            (Model("policy", self.policy_at(step)), 3),
+            (mixed_player(self.game), 1),
+        )  # three own games to one of mixed play
         fresh: list[Row] = []
         while len(fresh) < need:
             for player, share in sources:
@@ -211,6 +208,24 @@ def settings(game: Game, preset: Preset, rubric: Rubric, run: Path, seed: int, s
     )
 
 
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint: the trainer's state is written last, so one without it was cut off by a kill."""
+    whole = [path for path in folder.glob("checkpoint-*") if is_json(path / "trainer_state.json")]
+    return max(whole, key=step_of, default=None)
+
+
+def is_json(path: Path) -> bool:
+    try:
+        json.loads(path.read_text())
+    except (OSError, json.JSONDecodeError):
+        return False
+    return True
+
+
 def train(
     game: Game,
     preset: Preset,
@@ -232,15 +247,19 @@ def train(
     run.mkdir(parents=True, exist_ok=True)
     made_from = {"game": game.name, "preset": asdict(preset), "rubric": asdict(rubric), "seed": seed, "steps": steps}
     note = run / "training.json"
-    checkpoint = get_last_checkpoint(str(run / "checkpoints")) if resume and (run / "checkpoints").is_dir() else None
+    checkpoint = last_checkpoint(run / "checkpoints") if resume else None
     if checkpoint and json.loads(note.read_text()) != made_from:
         raise ValueError(f"{run} was made with other settings ({note.name}); resume with those, or take another run folder")
     note.write_text(json.dumps(made_from, indent=1))
     base, tokenizer = load(preset)
     model = add_adapter(base, preset, seed)
     generate = generator(model, tokenizer, preset, seed)
-    resumed_at = int(checkpoint.rpartition("-")[2]) if checkpoint else None
-    rows = Rows(game, rubric, preset, seed, generate, run / "rows.jsonl", resumed_at)
+    resumed_at = step_of(checkpoint) if checkpoint else None
+
+    def policy_at(step: int) -> Callable:
+        return generator(model, tokenizer, preset, seed * 100_003 + step)
+
+    rows = Rows(game, rubric, preset, seed, policy_at, run / "rows.jsonl", resumed_at)
     if not checkpoint:
         preflight(game, preset, rubric, rows.rows, model, tokenizer, generate)
     monitor = Monitor(rows, budget_s, progress)
@@ -252,7 +271,7 @@ def train(
         train_dataset=rows.dataset(steps),
         callbacks=[monitor],
     )
-    trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     model.eval()
     model.save_pretrained(run / "adapter")
     history = trainer.state.log_history

@@ -61,3 +61,9 @@ def scripted(game: Game, name: str) -> Scripted:
     if name not in SCRIPTED[game.name]:
         raise ValueError(f"expected a scripted player of {game.name} ({', '.join(SCRIPTED[game.name])}), got {name!r}")
     return Scripted(name, SCRIPTED[game.name][name])
+
+
+def mixed_player(game: Game) -> Scripted:
+    """Tosses a coin before each move: competent or random."""
+    expert = competent(game)
+    return Scripted("mixed", lambda view, rng: expert(view, rng) if rng.random() < 0.5 else game.sample(view, rng))

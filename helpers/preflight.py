@@ -38,7 +38,9 @@ def preflight(game: Game, preset: Preset, rubric: Rubric, rows: Sequence[dict], 
             "so the loss will be about 0 and nothing will be learned; use terms that judge the reply"
         )
     if tied > TIED:
-        raise PreflightError(f"{tied:.0%} of the groups tie (all {preset.generations} replies earn the same): rows are too easy or too hard")
+        raise PreflightError(
+            f"{tied:.0%} of the groups tie (all {preset.generations} replies earn the same): rows are too easy or too hard"
+        )
     by_kind: dict[str, list[float]] = {}
     for group in groups:
         for judgement, reward in group:

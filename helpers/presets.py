@@ -7,10 +7,12 @@ from dataclasses import dataclass
 class Preset:
     """Everything that depends on the model and the hardware.
 
-    model: a Hub id, or a folder inside helpers/. lora_rank, lora_alpha: of the adapter on every linear layer.
-    prompts x generations replies are sampled and learned from in each of `steps` steps.
+    model: a Hub id, or a folder inside helpers/.
+    steps: optimizer steps; in each, `generations` replies to each of `prompts` prompts are sampled and learned from.
+    learning_rate: its peak. lora_rank, lora_alpha: of the adapter on every linear layer.
     refresh: every so many steps the coming rows are replaced by ones from the policy's own games.
-    max_prompt_tokens, max_new_tokens: longest prompt and reply, in tokens. temperature: of sampling, in training and evaluation alike (top-p and top-k off).
+    max_prompt_tokens, max_new_tokens: longest prompt and reply.
+    temperature: of sampling, in training and evaluation alike (top-p and top-k are off).
     """
 
     name: str
@@ -28,8 +30,7 @@ class Preset:
 
 
 PRESETS = {
-    preset.name: preset
-    for preset in (Preset("tiny", model="tiny", steps=150, prompts=8, generations=16, learning_rate=1e-3),)
+    preset.name: preset for preset in (Preset("tiny", model="tiny", steps=150, prompts=8, generations=16, learning_rate=1e-3),)
 }
 
 

@@ -119,7 +119,13 @@ TERMS = {
         Term("table", -1, 1, "half the change in the other seats' summed attainable payoff after playing on", table),
         Term("card_format", -0.3, 0.5, "the card's format reward: +0.5 well-formed, -0.3 not", card_format),
         Term("card_strategic", 0, 0.3, "the card's strategic reward: +0.3 for any action but pass()", card_strategic),
-        Term("card_environment", 0, 1, "the card's environment reward: +0.2 a trade made, +1 a build (figures ours)", card_environment),
+        Term(
+            "card_environment",
+            0,
+            1,
+            "the card's environment reward: +0.2 a trade made, +1 a build (figures ours)",
+            card_environment,
+        ),
     )
 }
 

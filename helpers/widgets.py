@@ -15,7 +15,7 @@ from typing import Any
 from helpers import GAMES
 from helpers.gallery import GALLERY, Strategy, earnings
 from helpers.game import Game, replay
-from helpers.players import Scripted, competent
+from helpers.players import competent, mixed_player
 from helpers.rewards import RUBRICS, TERMS, Rubric, judge
 from helpers.rollout import VALID, play
 
@@ -26,10 +26,8 @@ COLOURS = {"good": "#0072B2", "bad": "#E69F00", "cheating": "#D55E00"}  # of a s
 
 @cache
 def mixed_play(game: Game, seed: int) -> tuple[str, ...]:
-    """The actions of one episode in which every seat tosses a coin before each move: competent or random."""
-    trader = competent(game)
-    player = Scripted("mixed", lambda view, rng: trader(view, rng) if rng.random() < 0.5 else game.sample(view, rng))
-    return tuple(play(game, [seed], dict.fromkeys(game.seats, player))[0].actions)
+    """The actions of one episode of mixed play."""
+    return tuple(play(game, [seed], dict.fromkeys(game.seats, mixed_player(game)))[0].actions)
 
 
 @cache

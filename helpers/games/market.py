@@ -8,7 +8,7 @@ the longest prompt stays within 320 Qwen tokens), and the payoff.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 
 from helpers.game import IllegalAction, ParseError, Seat

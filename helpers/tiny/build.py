@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import time
+from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -19,8 +20,10 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from helpers import GAMES
+from helpers.models import generator
 from helpers.players import competent
-from helpers.rollout import messages_of
+from helpers.presets import preset
+from helpers.rollout import VALID, messages_of, take
 
 HERE = Path(__file__).parent
 SEED = 7
@@ -37,7 +40,7 @@ CHAT_TEMPLATE = (
 
 
 def positions(game, seeds):
-    """(view, rng) at every turn of mixed play: each seat is random, competent or something between, drawn per episode."""
+    """(state, view, rng) at every turn of mixed play: each seat is random, competent or something between, drawn per episode."""
     expert = competent(game)
     for seed in seeds:
         rng = Random(f"tiny/{game.name}/{seed}")
@@ -45,7 +48,7 @@ def positions(game, seeds):
         state = game.deal(seed)
         while seat := game.turn(state):
             view = game.view(state, seat)
-            yield view, rng
+            yield state, view, rng
             state = game.step(state, expert(view, rng) if rng.random() < skill[seat] else game.sample(view, rng))
 
 
@@ -53,7 +56,7 @@ def fingerprint() -> str:
     """Changes whenever any game's texts (instructions, descriptions, actions) change."""
     text = CHAT_TEMPLATE
     for game in GAMES.values():
-        for view, rng in positions(game, range(20)):
+        for _, view, rng in positions(game, range(20)):
             text += game.system(view) + game.describe(view) + str(game.sample(view, rng))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -61,8 +64,9 @@ def fingerprint() -> str:
 def make_tokenizer() -> PreTrainedTokenizerFast:
     texts = []
     for game in GAMES.values():
-        for view, rng in positions(game, SEEDS[:300]):
-            texts += [game.system(view).split(":")[0], game.describe(view), str(game.sample(view, rng)), "assistant\nuser\nsystem\n"]
+        for _, view, rng in positions(game, SEEDS[:300]):
+            name = game.system(view).split(":")[0]
+            texts += [name, game.describe(view), str(game.sample(view, rng)), "assistant\nuser\nsystem\n"]
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(WORDS), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
@@ -127,34 +131,13 @@ def batch(examples, pad: int):
     return ids, places, mask, targets, weight
 
 
-@torch.no_grad()
 def legal_share(model, tokenizer, game, seeds, every: int = 7) -> tuple[float, int]:
-    """Share of sampled replies (temperature 1) that are legal, over every `every`-th position of mixed play; and n."""
-    from helpers.game import IllegalAction, ParseError
-
-    kept = []
-    for seed in seeds:
-        rng = Random(f"tiny/{game.name}/{seed}")
-        skill = {seat: rng.choice((0.0, 0.5, 1.0)) for seat in game.seats}
-        state = game.deal(seed)
-        while seat := game.turn(state):
-            view = game.view(state, seat)
-            if rng.random() < 1 / every:
-                kept.append((state, view))
-            state = game.step(state, competent(game)(view, rng) if rng.random() < skill[seat] else game.sample(view, rng))
-    texts = [tokenizer.apply_chat_template(messages_of(game, v), tokenize=False, add_generation_prompt=True) for _, v in kept]
-    inputs = tokenizer(texts, return_tensors="pt", padding=True)
-    model.eval()
-    out = model.generate(**inputs, do_sample=True, temperature=1.0, top_k=0, max_new_tokens=48, pad_token_id=tokenizer.pad_token_id)
-    model.train()
-    good = 0
-    for (state, _), reply in zip(kept, tokenizer.batch_decode(out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True), strict=True):
-        try:
-            game.step(state, game.parse(reply))
-            good += 1
-        except (ParseError, IllegalAction):
-            pass
-    return good / len(kept), len(kept)
+    """Share of sampled replies (temperature 1) that are legal at every `every`-th position of mixed play; and how many."""
+    states = [state for state, _, _ in islice(positions(game, seeds), 0, None, every)]
+    generate = generator(model, tokenizer, preset("tiny"))
+    replies = generate([messages_of(game, game.view(state, game.turn(state))) for state in states])
+    good = sum(take(game, state, reply)[2] is None for state, reply in zip(states, replies, strict=True))
+    return good / len(states), len(states)
 
 
 def main():
@@ -179,8 +162,9 @@ def main():
     for step in range(options.steps):
         while len(pool) < 2000:  # a pool decorrelates neighbouring turns of one episode
             name = rng.choice(list(GAMES))
-            pool.append((GAMES[name], *next(streams[name])))
-        rng.shuffle(pool) if step % 50 == 0 else None
+            pool.append((GAMES[name], *next(streams[name])[1:]))
+        if step % 50 == 0:
+            rng.shuffle(pool)
         examples = [example(*pool.pop(), tokenizer) for _ in range(PROMPTS)]
         ids, places, mask, targets, weight = batch(examples, tokenizer.pad_token_id)
         with torch.autocast("cpu", torch.bfloat16):
@@ -193,12 +177,13 @@ def main():
         optimizer.step()
         rate.step()
         if step % 500 == 0 or step == options.steps - 1:
-            shares = {name: legal_share(model, tokenizer, game, range(300, 330)) for name, game in GAMES.items()}
+            shares = {name: legal_share(model, tokenizer, game, VALID[:30]) for name, game in GAMES.items()}
             text = ", ".join(f"{name} {share:.1%} legal (n={n})" for name, (share, n) in shares.items())
             model.save_pretrained(options.out)
             tokenizer.save_pretrained(options.out)
             print(f"step {step} loss {loss.item():.3f} {time.time() - start:.0f}s {text}", flush=True)
-    note = {"fingerprint": fingerprint(), "steps": options.steps, "seed": SEED, "parameters": size, "legal": {n: s for n, (s, _) in shares.items()}}
+    legal = {name: {"share": share, "n": n} for name, (share, n) in shares.items()}
+    note = {"fingerprint": fingerprint(), "steps": options.steps, "seed": SEED, "parameters": size, "legal": legal}
     (options.out / "made_from.json").write_text(json.dumps(note, indent=1) + "\n")
 
 
