@@ -56,6 +56,10 @@ def competent(game: Game) -> Callable:
     return next(iter(SCRIPTED[game.name].values()))
 
 
+# How competent partners answer when a reply is judged: they take up what it opened, but open nothing new themselves.
+ANSWERING = {"market": Greedy(offers=False)}
+
+
 def scripted(game: Game, name: str) -> Scripted:
     """The named scripted player of a game. Raises ValueError for an unknown name."""
     if name not in SCRIPTED[game.name]:

@@ -1,7 +1,7 @@
 """Training rewards: a rubric is a weighted sum of named, bounded terms, and each term judges one reply at one decision point.
 
-The reply is replayed in the exact state of the prompt and *played on*: competent partners move on for LOOK_AHEAD turns
-while the judged seat idles. The same is done with the seat idling at once. Both use identical luck, and all replies to one
+The reply is replayed in the exact state of the prompt and *played on*: for LOOK_AHEAD turns competent partners answer (they
+accept, build, join, but open nothing new) while the judged seat idles. The same is done with the seat idling at once. Both use identical luck, and all replies to one
 prompt share it, so a difference between two rewards comes from the replies alone.
 """
 
@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from helpers.game import Game, Seat, replay
-from helpers.players import competent
+from helpers.players import ANSWERING
 from helpers.rollout import take
 
 LOOK_AHEAD = 7  # turns played on: every other seat moves at least once
@@ -41,8 +41,8 @@ class Judgement:
 
 
 def attainable_after(game: Game, state, seat: Seat, luck: str) -> dict[Seat, float]:
-    """Attainable payoffs after LOOK_AHEAD turns in which competent partners play and `seat` idles."""
-    partner = competent(game)
+    """Attainable payoffs after LOOK_AHEAD turns in which competent partners answer and `seat` idles."""
+    partner = ANSWERING[game.name]
     rngs = {other: Random(f"{luck}/{other}") for other in game.seats}
     for _ in range(LOOK_AHEAD):
         mover = game.turn(state)

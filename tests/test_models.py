@@ -91,9 +91,7 @@ def test_a_fresh_adapter_is_drawn_from_its_seed_alone_and_answers_as_the_base(ti
     before = torch.get_rng_state()
     models = [add_adapter(load(TINY)[0], TINY, seed) for seed in (0, 0, 1)]
     assert torch.equal(torch.get_rng_state(), before)
-    same, again, other = (
-        torch.cat([p.flatten() for name, p in m.named_parameters() if "lora_A" in name]) for m in models
-    )
+    same, again, other = (torch.cat([p.flatten() for name, p in m.named_parameters() if "lora_A" in name]) for m in models)
     assert torch.equal(same, again) and not torch.equal(same, other)
     asked = chats(TEST[5], 8)
     assert generator(models[0].eval(), tiny[1], TINY)(asked) == generator(*tiny, TINY)(asked)

@@ -120,7 +120,7 @@ def test_kinds_of_action_add_up_to_all_turns(episodes):
     ax = plots.kinds_of_action(MARKET, episodes)
     widths = {bar.get_label(): [patch.get_width() for patch in bar] for bar in ax.containers}
     assert np.sum(list(widths.values()), axis=0) == pytest.approx([100, 100])
-    kinds = [kind(turn) for episode in episodes["random"] for turn in episode.turns]
+    kinds = [turn.kind for episode in episodes["random"] for turn in episode.turns]
     assert widths["pass"][0] == pytest.approx(100 * kinds.count("pass") / len(kinds))
     assert players(ax) == ["random", "greedy"]
 

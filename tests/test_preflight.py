@@ -11,9 +11,9 @@ import torch
 
 from helpers.game import replay
 from helpers.games.market import Market
-from helpers.grpo import mixed_player, rows_of
+from helpers.grpo import rows_of
 from helpers.models import add_adapter, generator, load
-from helpers.players import competent
+from helpers.players import competent, mixed_player
 from helpers.preflight import PreflightError, preflight
 from helpers.presets import preset
 from helpers.rewards import RUBRICS, TERMS, Rubric, Term, judge
@@ -94,12 +94,16 @@ def test_rows_whose_groups_nearly_all_tie_are_refused(rows):
 
 
 def test_a_base_whose_best_kind_of_reply_is_idling_is_refused_with_the_figures(rows):
-    with pytest.raises(PreflightError, match=r"trivial 'pass' \(invalid reply -0.300 \(n=\d+\), pass \+0.000 \(n=\d+\)\).*collapse"):
+    with pytest.raises(
+        PreflightError, match=r"trivial 'pass' \(invalid reply -0.300 \(n=\d+\), pass \+0.000 \(n=\d+\)\).*collapse"
+    ):
         check(rows, saying("pass()", BAD))
 
 
 def test_a_rubric_under_which_bad_replies_pay_best_is_refused(rows, monkeypatch):
-    monkeypatch.setitem(TERMS, "form", Term("form", 0, 1, "1 for a reply that is no legal action", lambda j: float(bool(j.error))))
+    monkeypatch.setitem(
+        TERMS, "form", Term("form", 0, 1, "1 for a reply that is no legal action", lambda j: float(bool(j.error)))
+    )
     said = [reply for row in rows for reply in (action(row), "pass()", "pass()", BAD)]
     with pytest.raises(PreflightError, match="trivial 'invalid reply'"):
         check(rows, saying(*said), rubric=Rubric("upside down", {"form": 1.0}))

@@ -457,7 +457,12 @@ def clean(text: str) -> str:
 @dataclass(frozen=True)
 class Greedy:
     """The greedy trader: uses only its view. It builds when it can, accepts trades that bring it useful units (or cost it
-    nothing), names the coalition of all at the start, and otherwise offers what it does not need for what it misses."""
+    nothing), names the coalition of all at the start, and otherwise offers what it does not need for what it misses.
+
+    offers: whether it makes offers of its own; without, it only answers those of others.
+    """
+
+    offers: bool = True
 
     def __call__(self, view: View, rng: Random) -> Action:
         me = "ABCD".index(view.seat)
@@ -476,7 +481,7 @@ class Greedy:
             return FormCoalition(EVERYONE)
         if best:
             return AcceptTrade(best.id)
-        offers = self._offers(view, me, held, goal)
+        offers = self._offers(view, me, held, goal) if self.offers else []
         return rng.choice(offers) if offers else Pass()
 
     def _calls(self, view) -> bool:
