@@ -8,6 +8,7 @@ to the same adapter.
 
 import json
 import math
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -17,9 +18,10 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import TrainerCallback
+from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from helpers.evaluate import write_json
 from helpers.game import Game
 from helpers.models import add_adapter, generator, load
 from helpers.players import Model, competent, mixed_player
@@ -204,6 +206,7 @@ def settings(game: Game, preset: Preset, rubric: Rubric, run: Path, seed: int, s
         save_steps=save_steps,
         save_total_limit=2,
         report_to="none",
+        dataloader_pin_memory=False,
         disable_tqdm=True,
     )
 
@@ -240,17 +243,20 @@ def train(
 ) -> Trained:
     """Trains an adapter and saves it in run/adapter; checkpoints, rows and history lie beside it.
 
-    resume: go on from the last checkpoint of a killed or stopped run (ValueError when it was made with other settings).
-    budget_s: seconds after which training saves and stops cleanly. Raises PreflightError when the run cannot learn.
+    resume: go on from the last checkpoint of a killed or stopped run; without, start afresh. budget_s: seconds after which
+    training saves and stops cleanly. Raises ValueError when the folder holds a run with other settings, PreflightError when
+    the run cannot learn.
     """
     steps = steps or preset.steps
     run.mkdir(parents=True, exist_ok=True)
     made_from = {"game": game.name, "preset": asdict(preset), "rubric": asdict(rubric), "seed": seed, "steps": steps}
     note = run / "training.json"
-    checkpoint = last_checkpoint(run / "checkpoints") if resume else None
-    if checkpoint and json.loads(note.read_text()) != made_from:
-        raise ValueError(f"{run} was made with other settings ({note.name}); resume with those, or take another run folder")
-    note.write_text(json.dumps(made_from, indent=1))
+    if note.exists() and json.loads(note.read_text()) != made_from:
+        raise ValueError(f"{run} holds a run with other settings ({note.name}): take those, or another run folder")
+    write_json(note, made_from)
+    if not resume:
+        shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    checkpoint = last_checkpoint(run / "checkpoints")
     base, tokenizer = load(preset)
     model = add_adapter(base, preset, seed)
     generate = generator(model, tokenizer, preset, seed)
@@ -271,11 +277,12 @@ def train(
         train_dataset=rows.dataset(steps),
         callbacks=[monitor],
     )
+    trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     model.eval()
     model.save_pretrained(run / "adapter")
     history = trainer.state.log_history
-    (run / "history.json").write_text(json.dumps(history))
+    write_json(run / "history.json", history)
     if not generate([rows.rows[0]["prompt"]])[0].strip():
         raise RuntimeError("the trained model answers with nothing: the run is broken")
     return Trained(model, tokenizer, history, run, monitor.stopped)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from helpers.presets import Preset
 
@@ -18,7 +18,9 @@ def load(preset: Preset, adapter: Path | None = None):
     """(model, tokenizer) of a preset, ready to answer; with `adapter`, a saved LoRA adapter on top of it."""
     inside = Path(__file__).parent / preset.model
     source = inside if inside.is_dir() else preset.model
-    tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
+    # AutoTokenizer would give the embedded model Qwen's own splitting of words, whatever its files say.
+    tokenizers = PreTrainedTokenizerFast if inside.is_dir() else AutoTokenizer
+    tokenizer = tokenizers.from_pretrained(source, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     if adapter is not None:
         model = PeftModel.from_pretrained(model, adapter)

@@ -1,8 +1,8 @@
 """Training rewards: a rubric is a weighted sum of named, bounded terms, and each term judges one reply at one decision point.
 
 The reply is replayed in the exact state of the prompt and *played on*: for LOOK_AHEAD turns competent partners answer (they
-accept, build, join, but open nothing new) while the judged seat idles. The same is done with the seat idling at once. Both use identical luck, and all replies to one
-prompt share it, so a difference between two rewards comes from the replies alone.
+accept, build, join, but open nothing new) while the judged seat idles. The same is done with the seat idling at once. Both
+use identical luck, and all replies to one prompt share it, so a difference between two rewards comes from the replies alone.
 """
 
 import json

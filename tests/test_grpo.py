@@ -370,8 +370,8 @@ def test_a_new_run_in_a_used_folder_can_not_be_resumed_from_the_old_runs_checkpo
 @pytest.mark.slow
 def test_a_reward_for_doing_something_makes_idling_rarer_within_a_few_steps(tmp_path, monkeypatch):
     monkeypatch.setitem(TERMS, "own", Term("own", 0, 1, "1 for anything but pass()", lambda j: float(j.reply != "pass()")))
-    preset = replace(TINY, generations=8, refresh=20, learning_rate=4e-3)
-    result = trained(tmp_path, preset=preset, rubric=Rubric("busy", {"own": 1.0}), steps=8)
+    preset = replace(TINY, prompts=4, generations=8, refresh=20, learning_rate=1e-2)
+    result = trained(tmp_path, preset=preset, rubric=Rubric("busy", {"own": 1.0}), steps=10)
     chats = [row["prompt"] for row in grpo.rows_of(GAME, RUBRIC, mixed_games(TEST[:2]))]
 
     def idle(adapter):

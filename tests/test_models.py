@@ -68,7 +68,7 @@ def test_answering_leaves_torchs_global_generator_and_the_models_mode_as_they_we
 
 
 def test_a_batch_answers_each_chat_as_a_batch_of_one_would(tiny):
-    asked = chats(TEST[2], 5)
+    asked = chats(TEST[2], 3) + chats(TEST[3], 3)
     assert len({len(chat[-1]["content"]) for chat in asked}) > 1
     together = generator(*tiny, ALMOST_GREEDY)(asked)
     assert together == [generator(*tiny, ALMOST_GREEDY)([chat])[0] for chat in asked]

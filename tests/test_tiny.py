@@ -5,11 +5,12 @@ from itertools import islice
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 
 from helpers import GAMES
 from helpers.games.market import GOODS, Market
 from helpers.models import generator, load
-from helpers.players import Model
+from helpers.players import Model, competent
 from helpers.presets import preset
 from helpers.rollout import TEST, TRAIN, VALID, messages_of, play
 from helpers.tiny import build
@@ -67,6 +68,14 @@ def test_the_chat_template_frames_the_messages_and_cuts_the_instructions_at_thei
     )
     assert (tokenizer.eos_token, tokenizer.pad_token, tokenizer.padding_side) == ("<|im_end|>", "<|endoftext|>", "left")
     assert [tokenizer.decode([i]) for i in tokenizer.encode("<|im_start|><|im_end|>")] == ["<|im_start|>", "<|im_end|>"]
+
+
+def test_the_loaded_tokenizer_splits_text_exactly_as_the_saved_file_says(tiny):
+    # transformers' AutoTokenizer would put Qwen's own splitting of words in its place, without a warning.
+    saved = Tokenizer.from_file(str(build.HERE / "tokenizer.json"))
+    for view, rng in positions(20, 7):
+        for text in (GAME.describe(view), str(GAME.sample(view, rng)), str(competent(GAME)(view, rng))):
+            assert tiny[1].encode(text, add_special_tokens=False) == saved.encode(text, add_special_tokens=False).ids
 
 
 def test_prompts_and_actions_of_every_game_survive_the_tokenizer_and_fit_the_preset(tiny):

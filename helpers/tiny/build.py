@@ -29,7 +29,8 @@ HERE = Path(__file__).parent
 SEED = 7
 SEEDS = range(10_000_000, 20_000_000)  # deals the base learns from; disjoint from TRAIN, VALID and TEST
 BRANCHES, EXPERT = 12, 3  # actions learned at each prompt, and how many of them a competent player's
-PROMPTS, LEARNING_RATE, WARMUP, PROMPT_LOSS = 16, 4e-3, 40, 0.5
+PROMPTS, WARMUP, PROMPT_LOSS, POOL = 16, 40, 0.5, 2000
+SCHEDULE = (4200, 4e-3), (3200, 3e-3)  # (optimizer steps, peak learning rate) of each cycle
 WORDS = r"[A-Za-z_]+|[0-9]|[^A-Za-z0-9_]+"  # a good, a seat or an id is the same token in prompt and action
 # The system message is cut at its first colon (the game's name): the grammar is learned here, not read.
 CHAT_TEMPLATE = (
@@ -109,20 +110,26 @@ def example(game, view, rng, tokenizer) -> tuple[list[int], list[list[int]]]:
 
 
 def batch(examples, pad: int):
-    """Tensors ids, positions, 4-D mask (0 or -inf) and targets (-100: not learned), one row a prompt with its branches."""
+    """Tensors ids, positions, 4-D mask (0 or -inf), targets (-100: not learned) and weights, one row a prompt with its branches.
+
+    Every token of a branch weighs the same (a mean over each branch would make short actions likelier than they are); the
+    weights of all branch tokens sum to 1, those of all prompt tokens to PROMPT_LOSS.
+    """
     length = max(len(p) + sum(map(len, branches)) for p, branches in examples)
     ids = torch.full((len(examples), length), pad)
     places, segment = torch.zeros_like(ids), torch.full_like(ids, -1)
     targets, weight = torch.full_like(ids, -100), torch.zeros(ids.shape)
+    prompt_tokens = sum(len(prompt) - 1 for prompt, _ in examples)
+    branch_tokens = sum(len(branch) - 1 for _, branches in examples for branch in branches)
     for row, (prompt, branches) in enumerate(examples):
         at = len(prompt)
         ids[row, :at], places[row, :at], segment[row, :at] = torch.tensor(prompt), torch.arange(at), 0
-        targets[row, : at - 1], weight[row, : at - 1] = torch.tensor(prompt[1:]), PROMPT_LOSS / (at - 1)
+        targets[row, : at - 1], weight[row, : at - 1] = torch.tensor(prompt[1:]), PROMPT_LOSS / prompt_tokens
         for k, branch in enumerate(branches, 1):
             n = len(branch)
             ids[row, at : at + n], segment[row, at : at + n] = torch.tensor(branch), k
             places[row, at : at + n] = torch.arange(len(prompt), len(prompt) + n)
-            targets[row, at : at + n - 1], weight[row, at : at + n - 1] = torch.tensor(branch[1:]), 1 / (n - 1) / len(branches)
+            targets[row, at : at + n - 1], weight[row, at : at + n - 1] = torch.tensor(branch[1:]), 1 / branch_tokens
             at += n
     query, key = segment[:, :, None], segment[:, None, :]
     order = torch.arange(length)
@@ -140,51 +147,71 @@ def legal_share(model, tokenizer, game, seeds, every: int = 7) -> tuple[float, i
     return good / len(states), len(states)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=5500, help="optimizer steps of 16 prompts (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=HERE, help="folder to write to (default: helpers/tiny)")
-    options = parser.parse_args()
-    torch.manual_seed(SEED)
-    tokenizer = make_tokenizer()
-    model = make_model(tokenizer)
-    size = sum(p.numel() for p in model.parameters())
-    options.out.mkdir(parents=True, exist_ok=True)
-    print(f"{len(tokenizer)} tokens, {size:,} parameters", flush=True)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.01, fused=True)
-    rate = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda s: min(1, (s + 1) / WARMUP) * 0.5 * (1 + math.cos(math.pi * min(1, s / options.steps)))
-    )
-    rng = Random(SEED)
-    compiled = torch.compile(model, dynamic=True)
-    streams = {name: positions(game, SEEDS[1000:]) for name, game in GAMES.items()}
-    pool, start = [], time.time()
-    for step in range(options.steps):
-        while len(pool) < 2000:  # a pool decorrelates neighbouring turns of one episode
+def positions_of_all(rng: Random, first: int):
+    """(game, view, rng) from every game in turn, drawn from a pool that mixes the turns of many episodes."""
+    streams = {name: positions(game, SEEDS[first:]) for name, game in GAMES.items()}
+    pool = []
+    while True:
+        while len(pool) < POOL:
             name = rng.choice(list(GAMES))
             pool.append((GAMES[name], *next(streams[name])[1:]))
-        if step % 50 == 0:
-            rng.shuffle(pool)
-        examples = [example(*pool.pop(), tokenizer) for _ in range(PROMPTS)]
-        ids, places, mask, targets, weight = batch(examples, tokenizer.pad_token_id)
-        with torch.autocast("cpu", torch.bfloat16):
-            logits = compiled(input_ids=ids, position_ids=places, attention_mask=mask, use_cache=False).logits.float()
+        at = rng.randrange(len(pool))
+        pool[at], pool[-1] = pool[-1], pool[at]
+        yield pool.pop()
+
+
+def train(model, tokenizer, cycle: int, report) -> None:
+    """One cycle of the schedule: warm-up, then a cosine down to 0. `report(step, loss)` is called now and then."""
+    steps, peak = SCHEDULE[cycle]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.01, fused=True)
+    rate = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda s: min(1, (s + 1) / WARMUP) * 0.5 * (1 + math.cos(math.pi * min(1, s / steps)))
+    )
+    source = positions_of_all(Random(SEED + cycle), first=1000 + cycle * 1_000_000)
+    compiled = torch.compile(model, dynamic=True)
+    for step in range(1, steps + 1):
+        ids, places, mask, targets, weight = batch(
+            [example(*next(source), tokenizer) for _ in range(PROMPTS)], tokenizer.pad_token_id
+        )
+        logits = compiled(input_ids=ids, position_ids=places, attention_mask=mask, use_cache=False).logits
         each = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none", ignore_index=-100)
-        loss = (each * weight.flatten()).sum() / PROMPTS
+        loss = (each * weight.flatten()).sum()
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         rate.step()
-        if step % 500 == 0 or step == options.steps - 1:
-            shares = {name: legal_share(model, tokenizer, game, VALID[:30]) for name, game in GAMES.items()}
+        if step % 500 == 0 or step == steps:
+            report(step, loss.item())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--cycle", type=int, default=0, help="start at this cycle, from the weights in the folder (default: %(default)s)"
+    )
+    parser.add_argument("--out", type=Path, default=HERE, help="folder to write to (default: helpers/tiny)")
+    options = parser.parse_args()
+    torch.manual_seed(SEED)
+    tokenizer = make_tokenizer()
+    model = Qwen2ForCausalLM.from_pretrained(options.out, dtype=torch.float32) if options.cycle else make_model(tokenizer)
+    size = sum(p.numel() for p in model.parameters())
+    options.out.mkdir(parents=True, exist_ok=True)
+    print(f"{len(tokenizer)} tokens, {size:,} parameters", flush=True)
+    start = time.time()
+    for cycle in range(options.cycle, len(SCHEDULE)):
+
+        def report(step, loss, cycle=cycle):
+            shares = {name: legal_share(model, tokenizer, game, VALID[:100]) for name, game in GAMES.items()}
             text = ", ".join(f"{name} {share:.1%} legal (n={n})" for name, (share, n) in shares.items())
+            print(f"cycle {cycle} step {step} loss {loss:.3f} {time.time() - start:.0f}s {text}", flush=True)
+            legal = {name: {"share": share, "n": n} for name, (share, n) in shares.items()}
+            note = {"fingerprint": fingerprint(), "schedule": SCHEDULE, "seed": SEED, "parameters": size, "legal": legal}
             model.save_pretrained(options.out)
             tokenizer.save_pretrained(options.out)
-            print(f"step {step} loss {loss.item():.3f} {time.time() - start:.0f}s {text}", flush=True)
-    legal = {name: {"share": share, "n": n} for name, (share, n) in shares.items()}
-    note = {"fingerprint": fingerprint(), "steps": options.steps, "seed": SEED, "parameters": size, "legal": legal}
-    (options.out / "made_from.json").write_text(json.dumps(note, indent=1) + "\n")
+            (options.out / "made_from.json").write_text(json.dumps(note, indent=1) + "\n")
+
+        train(model, tokenizer, cycle, report)
 
 
 if __name__ == "__main__":
