@@ -29,6 +29,7 @@ def model_card(summary: Mapping, history: Sequence[Mapping], preset: Preset) -> 
     """The card of the adapter that a run trained. `summary` as `evaluate.summary` makes it, `history` TRL's log_history."""
     base = preset.model if "/" in preset.model else f"helpers/{preset.model}"  # a Hub id, or a folder of the repository
     front = preset.model if "/" in preset.model else f"parley-{preset.model}"
+    tokenizers = "AutoTokenizer" if "/" in preset.model else "PreTrainedTokenizerFast"  # see models.load
     embedded = "" if "/" in preset.model else ", a folder of this project's repository and not a model of the Hub"
     steps = max((entry["step"] for entry in history if "reward" in entry), default=0)
     return f"""---
@@ -78,9 +79,9 @@ With PEFT:
 
 ```python
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, {tokenizers}
 
-tokenizer = AutoTokenizer.from_pretrained("{base}")
+tokenizer = {tokenizers}.from_pretrained("{base}")
 model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}"), "ADAPTER").eval()
 ```
 
@@ -90,7 +91,7 @@ With Unsloth (imported before transformers and peft):
 from unsloth import FastLanguageModel
 from peft import PeftModel
 
-model, tokenizer = FastLanguageModel.from_pretrained("{base}", max_seq_length=1024, load_in_4bit=False)
+model, _ = FastLanguageModel.from_pretrained("{base}", max_seq_length=1024, load_in_4bit=False)  # tokenizer: as above
 model = PeftModel.from_pretrained(model, "ADAPTER")
 FastLanguageModel.for_inference(model)
 ```

@@ -143,15 +143,16 @@ def test_parallel_branches_give_the_same_logits_as_separate_sequences(tiny):
 
 
 def test_targets_and_weights_of_a_batch_are_those_worked_out_by_hand():
-    pad, none, half = 1, -100, build.PROMPT_LOSS / 2
+    pad, none = 1, -100
     examples = [([5, 6, 7], [[8, 9, 2], [8, 2]]), ([5, 6, 7], [[8, 2]])]
     ids, places, mask, targets, weight = build.batch(examples, pad)
     assert ids.tolist() == [[5, 6, 7, 8, 9, 2, 8, 2], [5, 6, 7, 8, 2, pad, pad, pad]]
     assert places[:, :5].tolist() == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4]] and places[0, 5:].tolist() == [5, 3, 4]
     # The prompt predicts itself, a branch what follows its first token; nothing predicts across a border or from padding.
     assert targets.tolist() == [[6, 7, none, 9, 2, none, 2, none], [6, 7, none, 2, none, none, none, none]]
-    # Each prompt's own loss weighs PROMPT_LOSS in all; its branches weigh 1 in all, each the same, however long.
-    expected = torch.tensor([[half, half, 0, 1 / 4, 1 / 4, 0, 1 / 2, 0], [half, half, 0, 1, 0, 0, 0, 0]])
+    # The prompts predict 2 + 2 tokens, which share PROMPT_LOSS; the branches 2 + 1 + 1, which share 1, the same to each token.
+    p, b = build.PROMPT_LOSS / 4, 1 / 4
+    expected = torch.tensor([[p, p, 0, b, b, 0, b, 0], [p, p, 0, b, 0, 0, 0, 0]])
     torch.testing.assert_close(weight, expected)
     # A token sees the prompt and its own branch up to itself: here the second branch's last token, and its first row's others.
     seen = (mask[0, 0] == 0).int().tolist()
