@@ -25,11 +25,12 @@ from helpers.evaluate import write_json
 from helpers.game import Game
 from helpers.models import add_adapter, generator, load
 from helpers.players import Model, competent, mixed_player
-from helpers.preflight import preflight
+from helpers.preflight import PreflightError, preflight
 from helpers.presets import Preset
 from helpers.rewards import TERMS, Rubric, judge
-from helpers.rollout import TRAIN, Episode, messages_of, play
+from helpers.rollout import TRAIN, Episode, messages_of, play, settings_of
 
+ROUNDS = 30  # of games, in which the rows must be found
 ROWS_PER_ROUND = 96  # about how many rows four games give
 Row = dict[str, Any]  # seed, actions (text), seat, prompt (messages)
 
@@ -76,10 +77,17 @@ class Rows:
             (mixed_player(self.game), 1),
         )  # three own games to one of mixed play
         fresh: list[Row] = []
-        while len(fresh) < need:
+        for _ in range(ROUNDS):
+            if len(fresh) >= need:
+                break
             for player, share in sources:
                 seeds = rng.sample(TRAIN, share * math.ceil(need / ROWS_PER_ROUND))
                 fresh += rows_of(self.game, self.rubric, play(self.game, seeds, dict.fromkeys(self.game.seats, player)))
+        if len(fresh) < need:
+            raise PreflightError(
+                f"expected {need} decision points where a competent action earns more than idling, found {len(fresh)}: "
+                f"under rubric {self.rubric.name} replies hardly matter; change its terms or weights"
+            )
         rng.shuffle(fresh)
         new = [{"made_at": step, **row} for row in fresh[:need]]
         with open(self.path, "a") as file:
@@ -249,7 +257,14 @@ def train(
     """
     steps = steps or preset.steps
     run.mkdir(parents=True, exist_ok=True)
-    made_from = {"game": game.name, "preset": asdict(preset), "rubric": asdict(rubric), "seed": seed, "steps": steps}
+    made_from = {
+        "game": game.name,
+        "settings": settings_of(game),
+        "preset": asdict(preset),
+        "rubric": asdict(rubric),
+        "seed": seed,
+        "steps": steps,
+    }
     note = run / "training.json"
     if note.exists() and json.loads(note.read_text()) != made_from:
         raise ValueError(f"{run} holds a run with other settings ({note.name}): take those, or another run folder")

@@ -30,7 +30,7 @@ SEED = 7
 SEEDS = range(10_000_000, 20_000_000)  # deals the base learns from; disjoint from TRAIN, VALID and TEST
 BRANCHES, EXPERT = 12, 3  # actions learned at each prompt, and how many of them a competent player's
 PROMPTS, WARMUP, PROMPT_LOSS, POOL = 16, 40, 0.5, 2000
-SCHEDULE = (4200, 4e-3), (3200, 3e-3)  # (optimizer steps, peak learning rate) of each cycle
+SCHEDULE = (4200, 4e-3), (3200, 3e-3), (2600, 2e-3)  # (optimizer steps, peak learning rate) of each cycle
 WORDS = r"[A-Za-z_]+|[0-9]|[^A-Za-z0-9_]+"  # a good, a seat or an id is the same token in prompt and action
 # The system message is cut at its first colon (the game's name): the grammar is learned here, not read.
 CHAT_TEMPLATE = (
