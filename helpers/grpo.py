@@ -18,8 +18,9 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import PrinterCallback, TrainerCallback
+from transformers import DynamicCache, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.grpo_trainer import unwrap_model_for_generation
 
 from helpers.evaluate import write_json
 from helpers.game import Game
@@ -89,7 +90,7 @@ class Rows:
                 f"under rubric {self.rubric.name} replies hardly matter; change its terms or weights"
             )
         rng.shuffle(fresh)
-        new = [{"made_at": step, **row} for row in fresh[:need]]
+        new = [{"made_at": step, **row} for row in alike(fresh[:need], self.preset.prompts, rng)]
         with open(self.path, "a") as file:
             file.writelines(json.dumps(row) + "\n" for row in new)
         self.rows += new
@@ -99,6 +100,50 @@ class Rows:
         columns = ("prompt", "seed", "actions", "seat")
         indices = Dataset.from_dict({"row": list(range(steps * self.preset.prompts))})
         return indices.with_transform(lambda batch: {c: [self.rows[i][c] for i in batch["row"]] for c in columns})
+
+
+def alike(rows: list[Row], size: int, rng: Random) -> list[Row]:
+    """The same rows, in batches of `size` prompts of about the same length: a batch is padded to its longest prompt."""
+    rows = sorted(rows, key=lambda row: len(row["prompt"][-1]["content"]))
+    batches = [rows[at : at + size] for at in range(0, len(rows), size)]
+    rng.shuffle(batches)
+    return [row for batch in batches for row in batch]
+
+
+def sample_groups(prompts: list, trainer: GRPOTrainer) -> dict[str, list]:
+    """TRL rollout function: the replies of a group share one reading of their prompt (its keys and values are kept), which
+    costs a G-th of reading it for each. Prompts come repeated G times, neighbours alike."""
+    tokenizer, groups = trainer.processing_class, prompts[:: trainer.num_generations]
+    texts = tokenizer.apply_chat_template(groups, tokenize=False, add_generation_prompt=True)
+    read = tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False).to(trainer.accelerator.device)
+    ids, mask = read["input_ids"], read["attention_mask"]
+    places = (mask.cumsum(-1) - 1).clamp(min=0)
+    cache = DynamicCache(config=trainer.model.config)
+    with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as model, torch.no_grad():
+        model(
+            input_ids=ids[:, :-1],
+            attention_mask=mask[:, :-1],
+            position_ids=places[:, :-1],
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        cache.batch_repeat_interleave(trainer.num_generations)
+        ids, mask = (x.repeat_interleave(trainer.num_generations, 0) for x in (ids, mask))
+        out = model.generate(
+            input_ids=ids, attention_mask=mask, past_key_values=cache, generation_config=trainer.generation_config
+        )
+    prompt_ids = [row[seen.bool()].tolist() for row, seen in zip(ids, mask, strict=True)]
+    return {
+        "prompt_ids": prompt_ids,
+        "completion_ids": [cut(row, tokenizer.eos_token_id) for row in out[:, ids.shape[1] :].tolist()],
+        "logprobs": None,
+    }
+
+
+def cut(ids: list[int], stop: int) -> list[int]:
+    """`ids` up to and including the first stop id."""
+    return ids[: ids.index(stop) + 1] if stop in ids else ids
 
 
 def reward_functions(game: Game, rubric: Rubric) -> list[Callable]:
@@ -291,6 +336,7 @@ def train(
         args=settings(game, preset, rubric, run, seed, steps, save_steps),
         train_dataset=rows.dataset(steps),
         callbacks=[monitor],
+        rollout_func=sample_groups,
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
