@@ -56,8 +56,9 @@ def competent(game: Game) -> Callable:
     return next(iter(SCRIPTED[game.name].values()))
 
 
-# How competent partners answer when a reply is judged: they take up what it opened, but open nothing new themselves.
-ANSWERING = {"market": Greedy(offers=False)}
+# How partners answer when a reply is judged. They open nothing new themselves, and take up an offer that suits them one time
+# in three: were an offer always taken up, making offers would pay as much as accepting them, and nobody would accept.
+ANSWERING = {"market": Greedy(offers=False, accepts=1 / 3)}
 
 
 def scripted(game: Game, name: str) -> Scripted:
