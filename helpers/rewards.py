@@ -158,7 +158,7 @@ class Rubric:
 RUBRICS = {
     rubric.name: rubric
     for rubric in (
-        Rubric("default", {"form": 0.3, "own": 1.0, "table": 0.5}),
+        Rubric("default", {"form": 0.5, "own": 1.0, "table": 0.5}),
         Rubric("card", {"card_format": 1.0, "card_strategic": 1.0, "card_environment": 1.0}),
     )
 }
