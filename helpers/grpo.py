@@ -90,7 +90,7 @@ class Rows:
                 f"under rubric {self.rubric.name} replies hardly matter; change its terms or weights"
             )
         rng.shuffle(fresh)
-        new = [{"made_at": step, **row} for row in alike(fresh[:need], self.preset.prompts, rng)]
+        new = [{"made_at": step, **row} for row in fresh[:need]]
         with open(self.path, "a") as file:
             file.writelines(json.dumps(row) + "\n" for row in new)
         self.rows += new
@@ -100,14 +100,6 @@ class Rows:
         columns = ("prompt", "seed", "actions", "seat")
         indices = Dataset.from_dict({"row": list(range(steps * self.preset.prompts))})
         return indices.with_transform(lambda batch: {c: [self.rows[i][c] for i in batch["row"]] for c in columns})
-
-
-def alike(rows: list[Row], size: int, rng: Random) -> list[Row]:
-    """The same rows, in batches of `size` prompts of about the same length: a batch is padded to its longest prompt."""
-    rows = sorted(rows, key=lambda row: len(row["prompt"][-1]["content"]))
-    batches = [rows[at : at + size] for at in range(0, len(rows), size)]
-    rng.shuffle(batches)
-    return [row for batch in batches for row in batch]
 
 
 def sample_groups(prompts: list, trainer: GRPOTrainer) -> dict[str, list]:
@@ -242,7 +234,7 @@ def settings(game: Game, preset: Preset, rubric: Rubric, run: Path, seed: int, s
         warmup_steps=5,
         optim="adamw_torch_fused",
         adam_beta2=0.95,
-        beta=preset.kl,
+        beta=0.0,
         loss_type="dapo",
         scale_rewards="batch",
         reward_weights=list(rubric.weights.values()),

@@ -9,8 +9,7 @@ class Preset:
 
     model: a Hub id, or a folder inside helpers/.
     steps: optimizer steps; in each, `generations` replies to each of `prompts` prompts are sampled and learned from.
-    learning_rate: its peak; it falls to 0 along a cosine. kl: weight of the divergence from the base, which keeps replies
-    well-formed where training has not been. lora_rank, lora_alpha: of the adapter on every linear layer.
+    learning_rate: its peak; it falls to 0 along a cosine. lora_rank, lora_alpha: of the adapter on every linear layer.
     refresh: every so many steps the coming rows are replaced by ones from the policy's own games.
     max_prompt_tokens, max_new_tokens: longest prompt and reply.
     temperature: of sampling, in training and evaluation alike (top-p and top-k are off).
@@ -22,7 +21,6 @@ class Preset:
     prompts: int
     generations: int
     learning_rate: float
-    kl: float = 0.02
     lora_rank: int = 16
     lora_alpha: int = 16
     refresh: int = 20
@@ -33,7 +31,7 @@ class Preset:
 
 PRESETS = {
     preset.name: preset
-    for preset in (Preset("tiny", model="tiny", steps=120, prompts=8, generations=16, learning_rate=1e-3, temperature=0.7),)
+    for preset in (Preset("tiny", model="tiny", steps=150, prompts=8, generations=8, learning_rate=2e-3, temperature=0.7),)
 }
 
 
