@@ -14,7 +14,7 @@ HEAVY = ("torch", "trl", "unsloth", "transformers", "matplotlib", "ipywidgets")
 # Every module imports only modules that stand before it (design.md, Layout). A new module gets its place here.
 ORDER = (
     *("game", "games", "helpers", "replies", "rollout", "players", "rewards", "gallery", "presets", "models"),
-    *("preflight", "grpo", "evaluate", "card", "plots", "widgets", "run", "kaggle", "tiny"),
+    *("evaluate", "preflight", "grpo", "card", "plots", "widgets", "run", "kaggle", "tiny"),
 )
 
 

@@ -95,7 +95,7 @@ def test_rows_whose_groups_nearly_all_tie_are_refused(rows):
 
 def test_a_base_whose_best_kind_of_reply_is_idling_is_refused_with_the_figures(rows):
     with pytest.raises(
-        PreflightError, match=r"trivial 'pass' \(invalid reply -0.300 \(n=\d+\), pass \+0.000 \(n=\d+\)\).*collapse"
+        PreflightError, match=r"trivial 'pass' \(invalid reply -0.500 \(n=\d+\), pass \+0.000 \(n=\d+\)\).*collapse"
     ):
         check(rows, saying("pass()", BAD))
 

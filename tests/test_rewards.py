@@ -204,7 +204,7 @@ def test_under_the_default_rubric_idling_and_junk_earn_nothing_and_spam_loses():
     paid = scores("default")
     assert paid["pass forever"] == 0.0
     assert abs(paid["junk offers"]) < 0.2
-    assert all(paid[name] < -2 for name in ("spam reject", "made-up id", "two actions"))  # at most ten turns at -0.3
+    assert all(paid[name] < -2 for name in ("spam reject", "made-up id", "two actions"))  # at most ten turns at -0.5
 
 
 def test_under_the_cards_rubric_spam_outscores_the_good_strategy():
