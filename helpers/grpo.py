@@ -21,6 +21,7 @@ from datasets import Dataset
 from transformers import DynamicCache, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.grpo_trainer import unwrap_model_for_generation
+from trl.trainer.utils import selective_log_softmax_and_entropy
 
 from helpers.evaluate import write_json
 from helpers.game import Game
@@ -131,6 +132,42 @@ def sample_groups(prompts: list, trainer: GRPOTrainer) -> dict[str, list]:
         "completion_ids": [cut(row, tokenizer.eos_token_id) for row in out[:, ids.shape[1] :].tolist()],
         "logprobs": None,
     }
+
+
+class GroupTrainer(GRPOTrainer):
+    """TRL's trainer, except that a group's replies also share one reading of their prompt where their log-probabilities are
+    computed: they follow it side by side, each blind to the others. The result is TRL's, up to rounding (tested)."""
+
+    def _full_logits_logps(self, model, input_ids, attention_mask, logits_to_keep, compute_entropy=False, **kwargs):
+        """(log-probabilities, entropies or None, None) of the last `logits_to_keep` ids of each row, as in TRL 1.14.2."""
+        size, kept = self.num_generations, logits_to_keep
+        groups, prompt = len(input_ids) // size, input_ids.shape[1] - kept
+        # The trainer has shuffled the replies: alike prompts together again, and at the end back.
+        order = torch.unique(input_ids[:, :prompt], dim=0, return_inverse=True)[1].argsort(stable=True)
+        input_ids, attention_mask = input_ids[order], attention_mask[order]
+        replies, replies_mask = input_ids[:, prompt:], attention_mask[:, prompt:]
+        read = attention_mask[::size, :prompt]
+        ids = torch.cat([input_ids[::size, :prompt], replies.reshape(groups, -1)], 1)
+        real = torch.cat([read, replies_mask.reshape(groups, -1)], 1).bool()
+        with torch.device(ids.device):
+            places = torch.cat(
+                [(read.cumsum(1) - 1).clamp(min=0), read.sum(1, keepdim=True) + torch.arange(kept).repeat(size)], 1
+            )
+            reply = torch.cat([torch.zeros(prompt), 1 + torch.arange(size).repeat_interleave(kept)])  # 0: part of the prompt
+            at = torch.arange(len(reply))
+            seen = (at[:, None] >= at) & ((reply[:, None] == reply) | (reply == 0))
+            seen = seen & real[:, None] | torch.eye(len(reply), dtype=torch.bool)
+            mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)[:, None]
+        logits = model(
+            input_ids=ids, attention_mask=mask, position_ids=places, logits_to_keep=size * kept + 1, use_cache=False
+        ).logits
+        first = logits[:, :1].repeat_interleave(size, 0)  # the prompt's last id foretells each reply's first
+        logits = torch.cat([first, logits[:, 1:].reshape(groups * size, kept, -1)[:, :-1]], 1)
+        logps, entropies = selective_log_softmax_and_entropy(
+            logits, replies, entropy_requires_grad=False, temperature=self.temperature, row_mask=replies_mask
+        )
+        back = order.argsort()
+        return logps[back], entropies[back] if compute_entropy else None, None
 
 
 def cut(ids: list[int], stop: int) -> list[int]:
@@ -321,7 +358,7 @@ def train(
     if not checkpoint:
         preflight(game, preset, rubric, rows.rows, model, tokenizer, generate)
     monitor = Monitor(rows, budget_s, progress)
-    trainer = GRPOTrainer(
+    trainer = GroupTrainer(
         model=model,
         processing_class=tokenizer,
         reward_funcs=reward_functions(game, rubric),

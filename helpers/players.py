@@ -56,9 +56,9 @@ def competent(game: Game) -> Callable:
     return next(iter(SCRIPTED[game.name].values()))
 
 
-# How partners answer when a reply is judged. They open nothing new themselves, and take up an offer that suits them one time
-# in three: were an offer always taken up, making offers would pay as much as accepting them, and nobody would accept.
-ANSWERING = {"market": Greedy(offers=False, accepts=1 / 3)}
+# How partners answer when a reply is judged, with the weight of each way; they open nothing new themselves. Only one way in
+# three takes up offers: were they always taken up, making them would pay as much as accepting, and nobody would accept.
+ANSWERING = {"market": ((1 / 3, Greedy(offers=False)), (2 / 3, Greedy(offers=False, accepts=False)))}
 
 
 def scripted(game: Game, name: str) -> Scripted:

@@ -1,12 +1,14 @@
 """Training rewards: a rubric is a weighted sum of named, bounded terms, and each term judges one reply at one decision point.
 
 The reply is replayed in the exact state of the prompt and *played on*: for LOOK_AHEAD turns competent partners answer (they
-accept, build, join, but open nothing new) while the judged seat idles. The same is done with the seat idling at once. Both
-use identical luck, and all replies to one prompt share it, so a difference between two rewards comes from the replies alone.
+build and join, but open nothing new) while the judged seat idles. This is done once with partners who take up the offers that
+suit them and once with partners who do not, and the mean is taken, so that no luck decides whether an offer was a good one.
+The same is done with the seat idling at once. All replies to one prompt share the same luck, so a difference between two
+rewards comes from the replies alone.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
@@ -41,8 +43,12 @@ class Judgement:
 
 
 def attainable_after(game: Game, state, seat: Seat, luck: str) -> dict[Seat, float]:
-    """Attainable payoffs after LOOK_AHEAD turns in which competent partners answer and `seat` idles."""
-    partner = ANSWERING[game.name]
+    """Attainable payoffs after LOOK_AHEAD turns in which partners answer and `seat` idles: the mean over ANSWERING."""
+    ways = [(weight, _played_on(game, state, seat, luck, partner)) for weight, partner in ANSWERING[game.name]]
+    return {each: sum(weight * payoffs[each] for weight, payoffs in ways) for each in game.seats}
+
+
+def _played_on(game: Game, state, seat: Seat, luck: str, partner: Callable) -> Mapping[Seat, float]:
     rngs = {other: Random(f"{luck}/{other}") for other in game.seats}
     for _ in range(LOOK_AHEAD):
         mover = game.turn(state)
@@ -50,7 +56,7 @@ def attainable_after(game: Game, state, seat: Seat, luck: str) -> dict[Seat, flo
             break
         view = game.view(state, mover)
         state = game.step(state, game.fallback(view) if mover == seat else partner(view, rngs[mover]))
-    return dict(game.attainable(state))
+    return game.attainable(state)
 
 
 def judge(game: Game, seed: int, actions: Sequence[str], replies: Sequence[str]) -> list[Judgement]:

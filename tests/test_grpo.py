@@ -269,6 +269,26 @@ def test_training_moves_the_adapter_and_leaves_every_base_weight_bitwise_as_it_w
     assert fresh.keys() == after.keys() and fresh.keys() - {n for n in fresh if torch.equal(fresh[n], after[n])}
 
 
+def test_log_probabilities_over_one_reading_of_a_groups_prompt_are_those_of_trl(tmp_path, monkeypatch):
+    seen = []
+
+    def both(self, model, ids, mask, kept, **options):
+        shared = original(self, model, ids, mask, kept, **options)
+        alone = grpo.GRPOTrainer._full_logits_logps(self, model, ids, mask, kept, **options)
+        real = mask[:, -kept:].bool()
+        seen.append((shared[0].requires_grad, real.float().mean().item(), mask[:, :-kept].float().mean().item()))
+        for mine, theirs in zip(shared[:2], alone[:2], strict=True):
+            torch.testing.assert_close(mine[real], theirs[real], rtol=0, atol=1e-4)
+        return shared
+
+    original = grpo.GroupTrainer._full_logits_logps
+    monkeypatch.setattr(grpo.GroupTrainer, "_full_logits_logps", both)
+    trained(tmp_path, preset=replace(TINY, prompts=3))
+    grads, replies, prompts = zip(*seen, strict=True)
+    assert len(seen) == STEPS and all(grads)
+    assert min(replies) < 1 and min(prompts) < 1  # padding on both sides was among them
+
+
 def test_the_history_has_a_curve_for_every_term_and_is_saved(undisturbed):
     steps = [entry for entry in undisturbed.history if "reward" in entry]
     assert [entry["step"] for entry in steps] == [1, 2, 3, 4]

@@ -11,7 +11,7 @@ from mixed import walk
 
 from helpers import GAMES
 from helpers.gallery import GALLERY, earnings, score
-from helpers.games.market import Market
+from helpers.games.market import PROJECTS, READY, UNITS, Greedy, Market, moved, useful
 from helpers.players import Scripted, competent
 from helpers.rewards import LOOK_AHEAD, RUBRICS, TERMS, Rubric, attainable_after, judge, rubric
 from helpers.rollout import play
@@ -84,6 +84,22 @@ def test_playing_on_moves_every_partner_and_idles_the_judged_seat():
     assert set(movers) == set(GAME.seats)
     assert attainable_after(GAME, state, "A", "x") == attainable_after(GAME, state, "A", "x")
     assert attainable_after(GAME, state, "A", "x")["A"] <= GAME.payoff_range[1]
+
+
+def test_an_offer_is_worth_the_mean_over_partners_who_take_it_up_and_partners_who_do_not():
+    """An offer of one spare unit for a missing one to a seat that misses it: each side gains one unit of UNITS, if taken up."""
+    seen = set()
+    for seed in range(300):
+        state = GAME.deal(seed)
+        for offer in Greedy()._offers(GAME.view(state, "A"), 0, state.holdings[0], PROJECTS[state.goals[0]]):
+            you = GAME.seats.index(offer.to)
+            gain = useful(moved(state.holdings[you], offer.get, offer.give), state.goals[you]) - useful(
+                state.holdings[you], state.goals[you]
+            )
+            if gain == offer.get[0][1] == 1:
+                [judgement] = judge(GAME, seed, [], [str(offer)])
+                seen.add((round(judgement.change["A"], 9), round(judgement.change[offer.to], 9)))
+    assert seen == {(round(READY / UNITS / 3, 9),) * 2}
 
 
 def test_form_only_penalises_and_is_the_only_difference_between_an_unusable_reply_and_idling():

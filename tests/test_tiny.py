@@ -2,13 +2,14 @@
 
 import json
 from itertools import islice
+from random import Random
 
 import pytest
 import torch
 from tokenizers import Tokenizer
 
 from helpers import GAMES
-from helpers.games.market import GOODS, Market
+from helpers.games.market import GOODS, Market, Offer, State
 from helpers.models import generator, load
 from helpers.players import Model, competent
 from helpers.presets import preset
@@ -116,13 +117,17 @@ def test_it_plays_legally_in_its_own_games(tiny):
     assert len(errors) >= 300 and legal >= 0.93, f"{legal:.1%} of {len(errors)}; first errors: {[e for e in errors if e][:5]}"
 
 
-def test_an_example_holds_the_prompt_once_and_a_legal_action_in_every_branch(tiny):
+def test_an_example_holds_the_prompt_once_with_legal_actions_and_questions_whose_answer_is_one_token(tiny):
     _, tokenizer = tiny
     for view, rng in positions(4, 9):
-        prompt, branches = build.example(GAME, view, rng, tokenizer)
+        prompt, actions, questions = build.example(GAME, view, rng, tokenizer)
         text = tokenizer.apply_chat_template(messages_of(GAME, view), tokenize=False, add_generation_prompt=True)
-        assert len(branches) == build.BRANCHES
-        for first, *reply, stop in branches:
+        assert len(actions) == build.BRANCHES
+        for first, *question in questions:
+            words = tokenizer.decode(question).split()
+            assert tokenizer.decode([*prompt, first]) == text and words[0] in ("has", "spare", "worth")
+            assert tokenizer.decode(question[-1:]) == words[-1]
+        for first, *reply, stop in actions:
             assert tokenizer.decode([*prompt, first]) == text and stop == tokenizer.eos_token_id
             assert str(GAME.parse(tokenizer.decode(reply))) == tokenizer.decode(reply)
 
@@ -133,9 +138,9 @@ def test_parallel_branches_give_the_same_logits_as_separate_sequences(tiny):
     ids, places, mask, *_ = build.batch(examples, tokenizer.pad_token_id)
     with torch.inference_mode():
         together = model(input_ids=ids, position_ids=places, attention_mask=mask, use_cache=False).logits
-        for row, (prompt, branches) in enumerate(examples):
+        for row, (prompt, actions, questions) in enumerate(examples):
             at = len(prompt)
-            for branch in branches:
+            for branch in actions + questions:
                 alone = model(input_ids=torch.tensor([prompt + branch]), use_cache=False).logits[0]
                 torch.testing.assert_close(together[row, : len(prompt)], alone[: len(prompt)], rtol=0, atol=1e-3)
                 torch.testing.assert_close(together[row, at : at + len(branch)], alone[len(prompt) :], rtol=0, atol=1e-3)
@@ -144,7 +149,7 @@ def test_parallel_branches_give_the_same_logits_as_separate_sequences(tiny):
 
 def test_targets_and_weights_of_a_batch_are_those_worked_out_by_hand():
     pad, none = 1, -100
-    examples = [([5, 6, 7], [[8, 9, 2], [8, 2]]), ([5, 6, 7], [[8, 2]])]
+    examples = [([5, 6, 7], [[8, 9, 2], [8, 2]], []), ([5, 6, 7], [[8, 2]], [])]
     ids, places, mask, targets, weight = build.batch(examples, pad)
     assert ids.tolist() == [[5, 6, 7, 8, 9, 2, 8, 2], [5, 6, 7, 8, 2, pad, pad, pad]]
     assert places[:, :5].tolist() == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4]] and places[0, 5:].tolist() == [5, 3, 4]
@@ -166,3 +171,34 @@ def test_targets_and_weights_of_a_batch_are_those_worked_out_by_hand():
         [1, 1, 1, 0, 0, 0, 1, 0],
         [1, 1, 1, 0, 0, 0, 1, 1],
     ]
+
+
+def test_of_a_question_only_the_answer_is_learned():
+    examples = [([5, 6], [[7, 2]], [[7, 8, 9, 4], [7, 8, 3]]), ([5, 6], [[7, 2]], [[7, 8, 3]])]
+    *_, weight = build.batch(examples, 1)
+    p, q = build.PROMPT_LOSS / 2, build.QUESTION_LOSS / 3
+    expected = torch.tensor([[p, 0, 0.5, 0, 0, 0, q, 0, 0, q, 0], [p, 0, 0.5, 0, 0, q, 0, 0, 0, 0, 0]])
+    torch.testing.assert_close(weight, expected)
+
+
+def test_questions_about_a_position_are_answered_as_worked_out_by_hand():
+    """A holds Iron 3 and Coal 1 of the Steel Mill's Iron 3, Coal 2, Stone 1."""
+    state = State(
+        goals=("Steel Mill", "Bridge", "Mint", "Bakery"),
+        holdings=((4, 1, 0, 0, 0, 1), (0, 2, 1, 0, 0, 0), (0, 0, 0, 2, 0, 0), (0, 0, 0, 0, 3, 12)),
+        built=(False,) * 4,
+        offers=(
+            Offer("t1", "B", "A", (("Coal", 1),), (("Gold", 1),)),  # a missing unit for a spare one
+            Offer("t2", "C", "A", (("Wood", 1),), (("Iron", 2),)),  # costs one of the three Iron that are needed
+            Offer("t3", "D", "A", (("Grain", 1),), (("Iron", 1),)),  # a useless unit for a spare one
+            Offer("t4", "C", "A", (("Stone", 1),), (("Iron", 1),)),  # C holds no Stone
+        ),
+    )
+    rights = {
+        "has A Iron": "4", "has B Stone": "1", "has C Coal": "0", "has D Gold": "9",  # one digit: more than 9 counts as 9
+        "spare Iron": "1", "spare Coal": "0", "spare Gold": "1", "spare Stone": "0",
+        "worth t1": "gain", "worth t2": "loss", "worth t3": "even", "worth t4": "void",
+    }  # fmt: skip
+    found = dict(pair for k in range(300) for pair in build.market_questions(GAME.view(state, "A"), Random(k)))
+    assert {question: found[question] for question in rights} == rights
+    assert len(found) == 4 * 6 + 6 + 4  # every seat and good, every good of one's own, every offer

@@ -459,17 +459,15 @@ class Greedy:
     """The greedy trader: uses only its view. It builds when it can, accepts trades that bring it useful units (or cost it
     nothing), names the coalition of all at the start, and otherwise offers what it does not need for what it misses.
 
-    offers: whether it makes offers of its own; without, it only answers those of others. accepts: how likely, 0..1, it takes
-    up an offer that suits it.
+    offers: whether it makes offers of its own. accepts: whether it takes up those of others.
     """
 
     offers: bool = True
-    accepts: float = 1.0
+    accepts: bool = True
 
     def __call__(self, view: View, rng: Random) -> Action:
         me = "ABCD".index(view.seat)
         held, need = view.holdings[me], PROJECTS[view.goal]
-        willing = self.accepts == 1 or rng.random() < self.accepts
         if not view.built[me] and useful(held, view.goal) == UNITS:
             return BuildProject()
         goal = (0,) * len(GOODS) if view.built[me] else need
@@ -482,7 +480,7 @@ class Greedy:
                     best, gain = offer, change
         if gain < 1 and self._calls(view):
             return FormCoalition(EVERYONE)
-        if best and willing:
+        if best and self.accepts:
             return AcceptTrade(best.id)
         offers = self._offers(view, me, held, goal) if self.offers else []
         return rng.choice(offers) if offers else Pass()

@@ -1,9 +1,12 @@
-"""Builds the embedded CPU model: `python -m helpers.tiny.build`. About an hour on two cores; fixed seed.
+"""Builds the embedded CPU model: `python -m helpers.tiny.build`. About half an hour on two cores; fixed seed.
 
 It imitates mixed play of every game in GAMES: of the actions it sees about three quarters are random legal ones and one
 quarter a competent trader's. So it knows the grammar and has watched a market, but nothing tells it which of the two to
 follow. Many actions are learned at each prompt at once, as parallel branches behind one shared prompt (a 4-D attention
 mask, positions restarting after the prompt), because legality (what is held, which ids exist) is learned last.
+
+It also learns to read: questions about the position (who holds how many of what, what an offer would bring), of which only
+the answer is learned, so that it never asks one itself. Without them it offers trades for goods that the other seat lacks.
 """
 
 import argparse
@@ -11,15 +14,19 @@ import hashlib
 import json
 import math
 import time
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from random import Random
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from helpers import GAMES
+from helpers.games.market import GOODS, PROJECTS, holds, moved, worth
 from helpers.models import generator
 from helpers.players import competent
 from helpers.presets import preset
@@ -30,7 +37,8 @@ SEED = 7
 SEEDS = range(10_000_000, 20_000_000)  # deals the base learns from; disjoint from TRAIN, VALID and TEST
 BRANCHES, EXPERT = 12, 3  # actions learned at each prompt, and how many of them a competent player's
 PROMPTS, WARMUP, PROMPT_LOSS, POOL = 16, 40, 0.5, 2000
-SCHEDULE = (4200, 4e-3), (3200, 3e-3), (2600, 2e-3)  # (optimizer steps, peak learning rate) of each cycle
+QUESTION_LOSS = 0.5  # weight of the answers to reading questions, against 1 for the actions
+STEPS, MATRIX_RATE, RATE = 4000, 0.01, 2e-3  # optimizer steps; peak learning rates: of matrices (Muon), of the rest (AdamW)
 WORDS = r"[A-Za-z_]+|[0-9]|[^A-Za-z0-9_]+"  # a good, a seat or an id is the same token in prompt and action
 # The system message is cut at its first colon (the game's name): the grammar is learned here, not read.
 CHAT_TEMPLATE = (
@@ -53,6 +61,26 @@ def positions(game, seeds):
             state = game.step(state, expert(view, rng) if rng.random() < skill[seat] else game.sample(view, rng))
 
 
+def market_questions(view, rng: Random) -> list[tuple[str, str]]:
+    """(question, answer in one word) about a view of the market."""
+    me = "ABCD".index(view.seat)
+    held, need = view.holdings[me], (0,) * len(GOODS) if view.built[me] else PROJECTS[view.goal]
+    out = []
+    for seat, counts in rng.choices(list(zip("ABCD", view.holdings, strict=True)), k=4):
+        at = rng.randrange(len(GOODS))
+        out.append((f"has {seat} {GOODS[at]}", str(min(counts[at], 9))))
+    for at in rng.sample(range(len(GOODS)), 2):
+        out.append((f"spare {GOODS[at]}", str(min(max(held[at] - need[at], 0), 9))))
+    for offer in view.pending:
+        payable = holds(held, offer.get) and holds(view.holdings["ABCD".index(offer.giver)], offer.give)
+        change = worth(moved(held, offer.get, offer.give), need) - worth(held, need)
+        out.append((f"worth {offer.id}", ("gain" if change > 0 else "loss" if change < 0 else "even") if payable else "void"))
+    return out
+
+
+QUESTIONS = {"market": market_questions}
+
+
 def fingerprint() -> str:
     """Changes whenever any game's texts (instructions, descriptions, actions) change."""
     text = CHAT_TEMPLATE
@@ -68,6 +96,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
         for _, view, rng in positions(game, SEEDS[:300]):
             name = game.system(view).split(":")[0]
             texts += [name, game.describe(view), str(game.sample(view, rng)), "assistant\nuser\nsystem\n"]
+            texts += [f"{question} {answer}" for question, answer in QUESTIONS[game.name](view, rng)]
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(WORDS), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
@@ -100,36 +129,48 @@ def make_model(tokenizer) -> Qwen2ForCausalLM:
     return Qwen2ForCausalLM(config)
 
 
-def example(game, view, rng, tokenizer) -> tuple[list[int], list[list[int]]]:
-    """Prompt ids without the last one, and one list of ids a branch: that last id, an action, the stop id."""
+def example(game, view, rng, tokenizer) -> tuple[list[int], list[list[int]], list[list[int]]]:
+    """Prompt ids without the last one, and one list of ids a branch. Branches with an action: that last id, the action, the
+    stop id. Branches with a question: that last id, the question, the answer in one id."""
     expert = competent(game)
     ids = tokenizer.encode(tokenizer.apply_chat_template(messages_of(game, view), tokenize=False, add_generation_prompt=True))
     actions = [expert(view, rng) for _ in range(EXPERT)] + [game.sample(view, rng) for _ in range(BRANCHES - EXPERT)]
     replies = tokenizer([str(a) for a in actions])["input_ids"]
-    return ids[:-1], [[ids[-1], *reply, tokenizer.eos_token_id] for reply in replies]
+    asked = QUESTIONS[game.name](view, rng)
+    questions = tokenizer([f"{question} {answer}" for question, answer in asked])["input_ids"]
+    return (
+        ids[:-1],
+        [[ids[-1], *reply, tokenizer.eos_token_id] for reply in replies],
+        [[ids[-1], *question] for question in questions],
+    )
 
 
 def batch(examples, pad: int):
     """Tensors ids, positions, 4-D mask (0 or -inf), targets (-100: not learned) and weights, one row a prompt with its branches.
 
-    Every token of a branch weighs the same (a mean over each branch would make short actions likelier than they are); the
-    weights of all branch tokens sum to 1, those of all prompt tokens to PROMPT_LOSS.
+    Every token of an action weighs the same (a mean over each branch would make short actions likelier than they are); the
+    weights of all action tokens sum to 1, those of all answers to QUESTION_LOSS, those of all prompt tokens to PROMPT_LOSS.
     """
-    length = max(len(p) + sum(map(len, branches)) for p, branches in examples)
+    length = max(len(p) + sum(map(len, actions + questions)) for p, actions, questions in examples)
     ids = torch.full((len(examples), length), pad)
     places, segment = torch.zeros_like(ids), torch.full_like(ids, -1)
     targets, weight = torch.full_like(ids, -100), torch.zeros(ids.shape)
-    prompt_tokens = sum(len(prompt) - 1 for prompt, _ in examples)
-    branch_tokens = sum(len(branch) - 1 for _, branches in examples for branch in branches)
-    for row, (prompt, branches) in enumerate(examples):
+    prompt_tokens = sum(len(prompt) - 1 for prompt, _, _ in examples)
+    action_tokens = sum(len(action) - 1 for _, actions, _ in examples for action in actions)
+    answers = sum(len(questions) for _, _, questions in examples)
+    for row, (prompt, actions, questions) in enumerate(examples):
         at = len(prompt)
         ids[row, :at], places[row, :at], segment[row, :at] = torch.tensor(prompt), torch.arange(at), 0
         targets[row, : at - 1], weight[row, : at - 1] = torch.tensor(prompt[1:]), PROMPT_LOSS / prompt_tokens
-        for k, branch in enumerate(branches, 1):
+        for k, branch in enumerate(actions + questions, 1):
             n = len(branch)
             ids[row, at : at + n], segment[row, at : at + n] = torch.tensor(branch), k
             places[row, at : at + n] = torch.arange(len(prompt), len(prompt) + n)
-            targets[row, at : at + n - 1], weight[row, at : at + n - 1] = torch.tensor(branch[1:]), 1 / branch_tokens
+            targets[row, at : at + n - 1] = torch.tensor(branch[1:])
+            if k <= len(actions):
+                weight[row, at : at + n - 1] = 1 / action_tokens
+            else:
+                weight[row, at + n - 2] = QUESTION_LOSS / answers
             at += n
     query, key = segment[:, :, None], segment[:, None, :]
     order = torch.arange(length)
@@ -141,7 +182,7 @@ def batch(examples, pad: int):
 def legal_share(model, tokenizer, game, seeds, every: int = 7) -> tuple[float, int]:
     """Share of sampled replies (temperature 1) that are legal at every `every`-th position of mixed play; and how many."""
     states = [state for state, _, _ in islice(positions(game, seeds), 0, None, every)]
-    generate = generator(model, tokenizer, preset("tiny"))
+    generate = generator(model, tokenizer, replace(preset("tiny"), temperature=1.0))
     replies = generate([messages_of(game, game.view(state, game.turn(state))) for state in states])
     good = sum(take(game, state, reply)[2] is None for state, reply in zip(states, replies, strict=True))
     return good / len(states), len(states)
@@ -160,58 +201,74 @@ def positions_of_all(rng: Random, first: int):
         yield pool.pop()
 
 
-def train(model, tokenizer, cycle: int, report) -> None:
-    """One cycle of the schedule: warm-up, then a cosine down to 0. `report(step, loss)` is called now and then."""
-    steps, peak = SCHEDULE[cycle]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.01, fused=True)
-    rate = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda s: min(1, (s + 1) / WARMUP) * 0.5 * (1 + math.cos(math.pi * min(1, s / steps)))
+def attention(module, query, key, value, mask, **options):
+    """Attention in float32 whatever the autocast: on a CPU its backward pass is slow in bfloat16."""
+    with torch.autocast("cpu", enabled=False):
+        return sdpa_attention_forward(module, query.float(), key.float(), value.float(), mask, **options)
+
+
+def train(model, tokenizer, report) -> None:
+    """Warm-up, then a cosine down to 0, in bfloat16 (fast on CPUs with AMX). `report(step, loss)` is called now and then.
+
+    Muon for the matrices inside the layers: after 900 steps 95 % of the sampled actions were legal, with AdamW alone 70 %.
+    """
+    AttentionInterface.register("float32", attention)
+    AttentionMaskInterface.register("float32", sdpa_mask)
+    model.set_attn_implementation("float32")
+    inner = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
+    outer = [p for name, p in model.named_parameters() if p.ndim == 1 or "embed" in name]
+    optimizers = (
+        torch.optim.Muon(inner, lr=MATRIX_RATE, weight_decay=0.0),
+        torch.optim.AdamW(outer, lr=RATE, betas=(0.9, 0.95), weight_decay=0.01, fused=True),
     )
-    source = positions_of_all(Random(SEED + cycle), first=1000 + cycle * 1_000_000)
+    rates = [
+        torch.optim.lr_scheduler.LambdaLR(o, lambda s: min(1, (s + 1) / WARMUP) * 0.5 * (1 + math.cos(math.pi * s / STEPS)))
+        for o in optimizers
+    ]
+    source = positions_of_all(Random(SEED), first=1000)
     compiled = torch.compile(model, dynamic=True)
-    for step in range(1, steps + 1):
+    for step in range(1, STEPS + 1):
         ids, places, mask, targets, weight = batch(
             [example(*next(source), tokenizer) for _ in range(PROMPTS)], tokenizer.pad_token_id
         )
-        logits = compiled(input_ids=ids, position_ids=places, attention_mask=mask, use_cache=False).logits
-        each = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none", ignore_index=-100)
-        loss = (each * weight.flatten()).sum()
-        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = compiled(input_ids=ids, position_ids=places, attention_mask=mask, use_cache=False).logits
+        losses = torch.nn.functional.cross_entropy(
+            logits.float().flatten(0, 1), targets.flatten(), reduction="none", ignore_index=-100
+        )
+        loss = (losses * weight.flatten()).sum()
+        model.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        rate.step()
-        if step % 500 == 0 or step == steps:
+        for each in (*optimizers, *rates):
+            each.step()
+        if step % 500 == 0:
             report(step, loss.item())
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--cycle", type=int, default=0, help="start at this cycle, from the weights in the folder (default: %(default)s)"
-    )
     parser.add_argument("--out", type=Path, default=HERE, help="folder to write to (default: helpers/tiny)")
     options = parser.parse_args()
     torch.manual_seed(SEED)
     tokenizer = make_tokenizer()
-    model = Qwen2ForCausalLM.from_pretrained(options.out, dtype=torch.float32) if options.cycle else make_model(tokenizer)
+    model = make_model(tokenizer)
     size = sum(p.numel() for p in model.parameters())
     options.out.mkdir(parents=True, exist_ok=True)
     print(f"{len(tokenizer)} tokens, {size:,} parameters", flush=True)
     start = time.time()
-    for cycle in range(options.cycle, len(SCHEDULE)):
 
-        def report(step, loss, cycle=cycle):
-            shares = {name: legal_share(model, tokenizer, game, VALID[:100]) for name, game in GAMES.items()}
-            text = ", ".join(f"{name} {share:.1%} legal (n={n})" for name, (share, n) in shares.items())
-            print(f"cycle {cycle} step {step} loss {loss:.3f} {time.time() - start:.0f}s {text}", flush=True)
-            legal = {name: {"share": share, "n": n} for name, (share, n) in shares.items()}
-            note = {"fingerprint": fingerprint(), "schedule": SCHEDULE, "seed": SEED, "parameters": size, "legal": legal}
-            model.save_pretrained(options.out)
-            tokenizer.save_pretrained(options.out)
-            (options.out / "made_from.json").write_text(json.dumps(note, indent=1) + "\n")
+    def report(step, loss):
+        shares = {name: legal_share(model, tokenizer, game, VALID[:100]) for name, game in GAMES.items()}
+        text = ", ".join(f"{name} {share:.1%} legal (n={n})" for name, (share, n) in shares.items())
+        print(f"step {step} of {STEPS}, loss {loss:.3f}, {time.time() - start:.0f} s, {text}", flush=True)
+        legal = {name: {"share": share, "n": n} for name, (share, n) in shares.items()}
+        note = {"fingerprint": fingerprint(), "steps": step, "seed": SEED, "parameters": size, "legal": legal}
+        model.save_pretrained(options.out)
+        tokenizer.save_pretrained(options.out)
+        (options.out / "made_from.json").write_text(json.dumps(note, indent=1) + "\n")
 
-        train(model, tokenizer, cycle, report)
+    train(model, tokenizer, report)
 
 
 if __name__ == "__main__":
