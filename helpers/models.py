@@ -9,14 +9,19 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
+from helpers.machine import fetch_weights
 from helpers.presets import Preset
 
 LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
 def load(preset: Preset, adapter: Path | None = None):
-    """(model, tokenizer) of a preset, ready to answer; with `adapter`, a saved LoRA adapter on top of it."""
+    """(model, tokenizer) of a preset, ready to answer; with `adapter`, a saved LoRA adapter on top of it.
+
+    Raises FileNotFoundError when the embedded model's weights were left behind and are nowhere to be had."""
     inside = Path(__file__).parent / preset.model
+    if inside.is_dir():
+        fetch_weights(inside)
     source = inside if inside.is_dir() else preset.model
     # AutoTokenizer would give the embedded model Qwen's own splitting of words, whatever its files say.
     tokenizers = PreTrainedTokenizerFast if inside.is_dir() else AutoTokenizer

