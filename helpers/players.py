@@ -56,9 +56,9 @@ def competent(game: Game) -> Callable:
     return next(iter(SCRIPTED[game.name].values()))
 
 
-# How partners answer when a reply is judged, with the weight of each way; they open nothing new themselves. Only one way in
-# three takes up offers: were they always taken up, making them would pay as much as accepting, and nobody would accept.
-ANSWERING = {"market": ((1 / 3, Greedy(offers=False)), (2 / 3, Greedy(offers=False, accepts=False)))}
+# How partners answer when a reply is judged: one of these, drawn for each decision point. They open nothing new themselves. Only
+# one in three takes up offers: were they always taken up, making them would pay as much as accepting, and nobody would accept.
+ANSWERING = {"market": (Greedy(offers=False), *[Greedy(offers=False, accepts=False)] * 2)}
 
 
 def scripted(game: Game, name: str) -> Scripted:

@@ -31,7 +31,9 @@ class Preset:
 
 PRESETS = {
     preset.name: preset
-    for preset in (Preset("tiny", model="tiny", steps=150, prompts=8, generations=8, learning_rate=2e-3, temperature=0.7),)
+    for preset in (
+        Preset("tiny", model="tiny", steps=200, prompts=16, generations=8, learning_rate=2e-3, refresh=40, temperature=0.7),
+    )
 }
 
 

@@ -1,14 +1,14 @@
 """Training rewards: a rubric is a weighted sum of named, bounded terms, and each term judges one reply at one decision point.
 
 The reply is replayed in the exact state of the prompt and *played on*: for LOOK_AHEAD turns competent partners answer (they
-build and join, but open nothing new) while the judged seat idles. This is done once with partners who take up the offers that
-suit them and once with partners who do not, and the mean is taken, so that no luck decides whether an offer was a good one.
+build and join, but open nothing new) while the judged seat idles. Whether they take up the offers that suit them is drawn for
+each decision point, for all partners alike: among the replies to one prompt no luck decides whose offer was a good one.
 The same is done with the seat idling at once. All replies to one prompt share the same luck, so a difference between two
 rewards comes from the replies alone.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
@@ -43,12 +43,8 @@ class Judgement:
 
 
 def attainable_after(game: Game, state, seat: Seat, luck: str) -> dict[Seat, float]:
-    """Attainable payoffs after LOOK_AHEAD turns in which partners answer and `seat` idles: the mean over ANSWERING."""
-    ways = [(weight, _played_on(game, state, seat, luck, partner)) for weight, partner in ANSWERING[game.name]]
-    return {each: sum(weight * payoffs[each] for weight, payoffs in ways) for each in game.seats}
-
-
-def _played_on(game: Game, state, seat: Seat, luck: str, partner: Callable) -> Mapping[Seat, float]:
+    """Attainable payoffs after LOOK_AHEAD turns in which partners answer and `seat` idles; `luck` draws their kind and moves."""
+    partner = Random(f"{luck}/partners").choice(ANSWERING[game.name])
     rngs = {other: Random(f"{luck}/{other}") for other in game.seats}
     for _ in range(LOOK_AHEAD):
         mover = game.turn(state)
@@ -56,7 +52,7 @@ def _played_on(game: Game, state, seat: Seat, luck: str, partner: Callable) -> M
             break
         view = game.view(state, mover)
         state = game.step(state, game.fallback(view) if mover == seat else partner(view, rngs[mover]))
-    return game.attainable(state)
+    return dict(game.attainable(state))
 
 
 def judge(game: Game, seed: int, actions: Sequence[str], replies: Sequence[str]) -> list[Judgement]:
