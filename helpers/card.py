@@ -135,7 +135,11 @@ The player holds all seats. {n} held-out seeds ({first} to {last}), the same for
 def markdown(frame: pd.DataFrame) -> str:
     """A frame of text as a Markdown table, its index first."""
     lines = [["player", *frame.columns], ["---"] * (len(frame.columns) + 1), *([name, *row] for name, *row in frame.itertuples())]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return _lines(lines)
+
+
+def _lines(rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def between(x: Mapping[str, float], unit: str = "") -> str:
@@ -159,6 +163,30 @@ def one_seat(summary: Mapping) -> str:
     if "one_seat" not in summary:
         return ""
     return f"\nIn one seat, with greedy partners in the others:\n\n{markdown(table(summary['one_seat']))}\n"
+
+
+def training_seeds(summaries: Sequence[Mapping]) -> str:
+    """A table of the trained models of several runs, one a training seed: how far the luck of training carries."""
+    columns = [
+        "training seed",
+        "table payoff",
+        "minus random",
+        "minus untrained base",
+        "share of the attainable",
+        "invalid replies",
+    ]
+    rows = [
+        [
+            str(summary["seed"]),
+            between(summary["rows"]["trained"]["table payoff"]),
+            *(between(summary["comparisons"][f"trained_vs_{other}"]) for other in ("random", "base")),
+            between(summary["share_of_attainable"]),
+            f"{100 * summary['invalid_reply_rate']:.1f} %",
+        ]
+        for summary in summaries
+    ]
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\nThe same with other training seeds, on the same deals:\n\n" + _lines(lines) + "\n"
 
 
 def curve(history: Sequence[Mapping]) -> str:
@@ -211,10 +239,15 @@ def filled(text: str, section: str, body: str) -> str:
     return done
 
 
-def write_readme(run: Path, readme: Path) -> None:
-    """Fills the sections `results` and `transcript` of `readme` from a run's summary.json and the trained model's episodes."""
-    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
-    text = filled(readme.read_text(encoding="utf-8"), "results", results(summary) + "\n" + one_seat(summary))
+def write_readme(run: Path, readme: Path, others: Sequence[Path] = ()) -> None:
+    """Fills the sections `results` and `transcript` of `readme` from a run's summary.json and the trained model's episodes;
+    `others` are runs with other training seeds. Raises ValueError when one of them was measured on other deals."""
+    summary, *more = [json.loads((each / "summary.json").read_text(encoding="utf-8")) for each in (run, *others)]
+    for other, path in zip(more, others, strict=True):
+        if (other["game"], other["preset"], other["seeds"]) != (summary["game"], summary["preset"], summary["seeds"]):
+            raise ValueError(f"expected game, preset and held-out seeds of {run} in {path}, got others; run it again with them")
+    body = results(summary) + "\n" + one_seat(summary) + (training_seeds([summary, *more]) if more else "")
+    text = filled(readme.read_text(encoding="utf-8"), "results", body)
     text = filled(text, "transcript", excerpt(load(run / "episodes" / "trained.jsonl")))
     part = readme.with_name(readme.name + ".part")
     part.write_text(text, encoding="utf-8")
@@ -222,6 +255,6 @@ def write_readme(run: Path, readme: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit("usage: python -m helpers.card RUN README.md")
-    write_readme(Path(sys.argv[1]), Path(sys.argv[2]))
+    if len(sys.argv) < 3:
+        sys.exit("usage: python -m helpers.card RUN README.md [RUN WITH ANOTHER TRAINING SEED ...]")
+    write_readme(Path(sys.argv[1]), Path(sys.argv[2]), [Path(each) for each in sys.argv[3:]])

@@ -191,3 +191,19 @@ def test_the_readme_of_this_repository_has_the_sections_that_a_run_fills():
     text = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
     for section in ("results", "transcript"):
         assert "filled in" in filled(text, section, "filled in")
+
+
+def test_runs_with_other_training_seeds_stand_in_a_table_and_must_have_played_the_same_deals(tmp_path):
+    run, other, elsewhere = (tmp_path / name for name in ("run", "other", "elsewhere"))
+    append(run / "episodes" / "trained.jsonl", [episode()])
+    for folder, change in ((run, {}), (other, {"seed": 6, "invalid_reply_rate": 0.125}), (elsewhere, {"seeds": [0, 199]})):
+        folder.mkdir(exist_ok=True)
+        (folder / "summary.json").write_text(json.dumps(SUMMARY | change))
+    readme = tmp_path / "README.md"
+    readme.write_text(README)
+    write_readme(run, readme, [other])
+    for seed, invalid in ((5, "3.0 %"), (6, "12.5 %")):
+        line = f"| {seed} | 9.75 [9.25, 10.25] | 6.50 [6.00, 7.00] | 5.50 [-0.10, 6.00] | 0.31 [0.28, 0.34] | {invalid} |"
+        assert line in readme.read_text()
+    with pytest.raises(ValueError, match="elsewhere"):
+        write_readme(run, readme, [elsewhere])
