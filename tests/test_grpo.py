@@ -382,7 +382,7 @@ def test_a_new_run_in_a_used_folder_can_not_be_resumed_from_the_old_runs_checkpo
     old = tmp_path / "checkpoints" / "checkpoint-150"
     old.mkdir(parents=True)
     monkeypatch.setattr(grpo, "preflight", lambda *args: None)
-    monkeypatch.setattr(grpo, "GRPOTrainer", None)  # calling it ends the run where training would begin
+    monkeypatch.setattr(grpo, "GroupTrainer", None)  # calling it ends the run where training would begin
     with pytest.raises(TypeError):
         grpo.train(SHORT, TINY, RUBRIC, tmp_path, steps=STEPS)
     assert not old.exists()

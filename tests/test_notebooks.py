@@ -133,6 +133,7 @@ def copied(tmp_path):
     ignore = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
     for folder in ("helpers", "notebooks"):
         shutil.copytree(REPO / folder, tmp_path / folder, ignore=ignore)
+    shutil.copy(REPO / "requirements-gpu.txt", tmp_path)
     return tmp_path
 
 
