@@ -185,7 +185,7 @@ def source_problems(path: Path) -> list[str]:
     except (ValueError, nbformat.ValidationError) as error:
         return [f"expected a notebook in {path}, got {str(error).splitlines()[0]!r}: build again"]
     found = []
-    size = len(json.dumps(notebook))  # as the client sends it: with every other letter than ASCII written \uXXXX
+    size = len(json.dumps(notebook))  # as the client sends it: with every letter beyond ASCII escaped
     if size >= LIMIT:
         found.append(f"{path}: expected less than {LIMIT:,} bytes, got {size:,}: keep weights and data out of helpers/")
     if any(cell.get("outputs") for cell in notebook.cells):
