@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -38,16 +39,17 @@ Row = dict[str, Any]  # seed, actions (text), seat, prompt (messages)
 
 
 def rows_of(game: Game, rubric: Rubric, episodes: Sequence[Episode]) -> list[Row]:
-    """The decision points of `episodes` where the reply matters: a competent action is worth more than idling."""
+    """The decision points of `episodes` where the reply matters: a competent action is worth more than idling, or than what was
+    played there (or else nobody learns which offers to leave alone)."""
     expert, rows = competent(game), []
     for episode in episodes:
         state, actions = game.deal(episode.seed), episode.actions
         for at, action in enumerate(actions):
             view = game.view(state, game.turn(state))
             rng = Random(f"{game.name}/{episode.seed}/{at}")
-            replies = [str(game.fallback(view)), *{str(expert(view, rng)): None for _ in range(3)}]
-            idle, *rewards = (rubric.reward(j) for j in judge(game, episode.seed, actions[:at], replies))
-            if max(rewards) > idle:
+            replies = [str(game.fallback(view)), action, *{str(expert(view, rng)): None for _ in range(3)}]
+            idle, played, *rewards = (rubric.reward(j) for j in judge(game, episode.seed, actions[:at], replies))
+            if max(rewards) > min(idle, played):
                 prompt = list(messages_of(game, view))
                 rows.append({"seed": episode.seed, "actions": actions[:at], "seat": game.turn(state), "prompt": prompt})
             state = game.step(state, game.parse(action))
@@ -103,35 +105,35 @@ class Rows:
         return indices.with_transform(lambda batch: {c: [self.rows[i][c] for i in batch["row"]] for c in columns})
 
 
-def sample_groups(prompts: list, trainer: GRPOTrainer) -> dict[str, list]:
+def sample_groups(prompts: list, trainer: GRPOTrainer, batch: int) -> dict[str, list]:
     """TRL rollout function: the replies of a group share one reading of their prompt (its keys and values are kept), which
-    costs a G-th of reading it for each. Prompts come repeated G times, neighbours alike."""
-    tokenizer, groups = trainer.processing_class, prompts[:: trainer.num_generations]
-    texts = tokenizer.apply_chat_template(groups, tokenize=False, add_generation_prompt=True)
-    read = tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False).to(trainer.accelerator.device)
-    ids, mask = read["input_ids"], read["attention_mask"]
-    places = (mask.cumsum(-1) - 1).clamp(min=0)
-    cache = DynamicCache(config=trainer.model.config)
+    costs a G-th of reading it for each. Prompts come repeated G times, neighbours alike; about `batch` replies are sampled
+    at once."""
+    tokenizer, size = trainer.processing_class, trainer.num_generations
+    texts = tokenizer.apply_chat_template(prompts[::size], tokenize=False, add_generation_prompt=True)
+    groups = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    at_once, replies = max(1, batch // size), []
     with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as model, torch.no_grad():
-        model(
-            input_ids=ids[:, :-1],
-            attention_mask=mask[:, :-1],
-            position_ids=places[:, :-1],
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        cache.batch_repeat_interleave(trainer.num_generations)
-        ids, mask = (x.repeat_interleave(trainer.num_generations, 0) for x in (ids, mask))
-        out = model.generate(
-            input_ids=ids, attention_mask=mask, past_key_values=cache, generation_config=trainer.generation_config
-        )
-    prompt_ids = [row[seen.bool()].tolist() for row, seen in zip(ids, mask, strict=True)]
-    return {
-        "prompt_ids": prompt_ids,
-        "completion_ids": [cut(row, tokenizer.eos_token_id) for row in out[:, ids.shape[1] :].tolist()],
-        "logprobs": None,
-    }
+        for start in range(0, len(groups), at_once):
+            read = tokenizer.pad({"input_ids": groups[start : start + at_once]}, return_tensors="pt")
+            ids, mask = (read[name].to(trainer.accelerator.device) for name in ("input_ids", "attention_mask"))
+            places = (mask.cumsum(-1) - 1).clamp(min=0)
+            cache = DynamicCache(config=trainer.model.config)
+            model(
+                input_ids=ids[:, :-1],
+                attention_mask=mask[:, :-1],
+                position_ids=places[:, :-1],
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+            cache.batch_repeat_interleave(size)
+            ids, mask = (x.repeat_interleave(size, 0) for x in (ids, mask))
+            out = model.generate(
+                input_ids=ids, attention_mask=mask, past_key_values=cache, generation_config=trainer.generation_config
+            )
+            replies += [cut(row, tokenizer.eos_token_id) for row in out[:, ids.shape[1] :].tolist()]
+    return {"prompt_ids": [ids for ids in groups for _ in range(size)], "completion_ids": replies, "logprobs": None}
 
 
 class GroupTrainer(GRPOTrainer):
@@ -365,7 +367,7 @@ def train(
         args=settings(game, preset, rubric, run, seed, steps, save_steps),
         train_dataset=rows.dataset(steps),
         callbacks=[monitor],
-        rollout_func=sample_groups,
+        rollout_func=partial(sample_groups, batch=preset.batch),
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)

@@ -41,8 +41,8 @@ def add_adapter(model, preset: Preset, seed: int):
 
 
 def generator(model, tokenizer, preset: Preset, seed: int = 0, adapter: bool = True) -> Callable[[Sequence], list[str]]:
-    """A function that answers a batch of chats with sampled replies, reproducibly from `seed` and the order of the calls.
-    With adapter=False the frozen base answers."""
+    """A function that answers any number of chats with sampled replies, `preset.batch` at once and the short ones first,
+    reproducibly from `seed` and the order of the calls. With adapter=False the frozen base answers."""
     calls = 0
 
     @torch.inference_mode()
@@ -50,21 +50,29 @@ def generator(model, tokenizer, preset: Preset, seed: int = 0, adapter: bool = T
         nonlocal calls
         calls += 1
         texts = tokenizer.apply_chat_template([list(chat) for chat in chats], tokenize=False, add_generation_prompt=True)
-        inputs = tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False).to(model.device)
+        prompts = tokenizer(texts, add_special_tokens=False)["input_ids"]
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+        replies = [""] * len(prompts)
         was_training = model.training
         model.eval()
         with torch.random.fork_rng(), nullcontext() if adapter else model.disable_adapter():
             torch.manual_seed(seed * 1_000_003 + calls)
-            out = model.generate(
-                **inputs,
-                do_sample=True,
-                temperature=preset.temperature,
-                top_k=0,
-                top_p=1.0,
-                max_new_tokens=preset.max_new_tokens,
-                pad_token_id=tokenizer.pad_token_id,
-            )
+            for start in range(0, len(order), preset.batch):
+                rows = order[start : start + preset.batch]
+                inputs = tokenizer.pad({"input_ids": [prompts[i] for i in rows]}, return_tensors="pt").to(model.device)
+                out = model.generate(
+                    **inputs,
+                    do_sample=True,
+                    temperature=preset.temperature,
+                    top_k=0,
+                    top_p=1.0,
+                    max_new_tokens=preset.max_new_tokens,
+                    pad_token_id=tokenizer.pad_token_id,
+                )
+                texts = tokenizer.batch_decode(out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+                for i, text in zip(rows, texts, strict=True):
+                    replies[i] = text
         model.train(was_training)
-        return tokenizer.batch_decode(out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        return replies
 
     return generate

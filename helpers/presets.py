@@ -12,6 +12,7 @@ class Preset:
     learning_rate: its peak; it falls to 0 along a cosine. lora_rank, lora_alpha: of the adapter on every linear layer.
     refresh: every so many steps the coming rows are replaced by ones from the policy's own games.
     max_prompt_tokens, max_new_tokens: longest prompt and reply.
+    batch: replies sampled at once; more are not faster once their keys and values outgrow the processor's caches.
     temperature: of sampling, in training and evaluation alike (top-p and top-k are off).
     """
 
@@ -26,6 +27,7 @@ class Preset:
     refresh: int = 20
     max_prompt_tokens: int = 320
     max_new_tokens: int = 48
+    batch: int = 32
     temperature: float = 1.0
 
 

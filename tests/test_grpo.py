@@ -12,7 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from accelerate import Accelerator
 from safetensors.torch import load_file
+from transformers import GenerationConfig
 
 from helpers import grpo
 from helpers.game import replay
@@ -76,6 +78,21 @@ def test_rows_are_exactly_the_points_where_a_competent_action_earns_more_than_id
                 expected.append((episode.seed, episode.actions[:at]))
     found = [(row["seed"], row["actions"]) for row in grpo.rows_of(GAME, rubric, episodes)]
     assert found == expected and 0 < len(found) < sum(len(episode.turns) for episode in episodes) / 2
+
+
+def test_a_move_that_costs_something_makes_its_position_a_row_where_a_competent_action_would_have_cost_nothing():
+    rubric = Rubric("own", {"own": 1.0})
+    harmful, only_so = 0, 0
+    for episode in mixed_games(TRAIN[:8]):
+        rows = [row["actions"] for row in grpo.rows_of(GAME, rubric, [episode])]
+        for at, turn in enumerate(episode.turns):
+            before = episode.actions[:at]
+            if turn.kind == "accept_trade" and rubric.reward(judge(GAME, episode.seed, before, [turn.action])[0]) < 0:
+                assert before in rows
+                idled = replace(episode, turns=(*episode.turns[:at], replace(turn, action="pass()")))
+                harmful += 1
+                only_so += before not in [row["actions"] for row in grpo.rows_of(GAME, rubric, [idled])]
+    assert harmful > only_so > 0
 
 
 def test_a_rows_prompt_is_what_evaluation_shows_at_that_decision_point():
@@ -267,6 +284,27 @@ def test_training_moves_the_adapter_and_leaves_every_base_weight_bitwise_as_it_w
     assert all(torch.equal(tensor, kept[name]) for name, tensor in base.state_dict().items())
     after = {name: p for name, p in undisturbed.model.named_parameters() if "lora_" in name}
     assert fresh.keys() == after.keys() and fresh.keys() - {n for n in fresh if torch.equal(fresh[n], after[n])}
+
+
+def test_groups_that_are_sampled_a_few_at_once_stay_in_the_order_of_their_prompts():
+    model, tokenizer = load(TINY)
+    stop, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    trainer = SimpleNamespace(
+        processing_class=tokenizer,
+        num_generations=2,
+        model=model,
+        model_wrapped=model,
+        accelerator=Accelerator(),
+        generation_config=GenerationConfig(do_sample=False, max_new_tokens=24, eos_token_id=stop, pad_token_id=pad),
+    )
+    chats = [row["prompt"] for row in grpo.rows_of(GAME, RUBRIC, mixed_games(TRAIN[:1]))[:7]]
+    few, all_at_once = (grpo.sample_groups([chat for chat in chats for _ in range(2)], trainer, batch) for batch in (4, 100))
+    alone = generator(model, tokenizer, replace(TINY, temperature=1e-4, max_new_tokens=24))(chats)
+    assert len(set(alone)) > 3 and few == all_at_once
+    for ids, text in zip(few["completion_ids"], [text for text in alone for _ in range(2)], strict=True):
+        assert tokenizer.decode(ids, skip_special_tokens=True) == text
+    for ids, chat in zip(few["prompt_ids"], [chat for chat in chats for _ in range(2)], strict=True):
+        assert tokenizer.decode(ids) == tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
 
 
 def test_log_probabilities_over_one_reading_of_a_groups_prompt_are_those_of_trl(tmp_path, monkeypatch):

@@ -67,10 +67,11 @@ def test_answering_leaves_torchs_global_generator_and_the_models_mode_as_they_we
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_batch_answers_each_chat_as_a_batch_of_one_would(tiny):
+@pytest.mark.parametrize("batch", [5, 100])
+def test_many_chats_are_answered_in_their_order_each_as_if_it_were_alone(tiny, batch):
     asked = chats(TEST[2], 3) + chats(TEST[3], 3)
-    assert len({len(chat[-1]["content"]) for chat in asked}) > 1
-    together = generator(*tiny, ALMOST_GREEDY)(asked)
+    assert 5 < len({len(chat[-1]["content"]) for chat in asked}) and len(asked) < 100
+    together = generator(*tiny, replace(ALMOST_GREEDY, batch=batch))(asked)
     assert together == [generator(*tiny, ALMOST_GREEDY)([chat])[0] for chat in asked]
     assert len(set(together)) > 1
 

@@ -125,7 +125,7 @@ def test_an_example_holds_the_prompt_once_with_legal_actions_and_questions_whose
         assert len(actions) == build.BRANCHES
         for first, *question in questions:
             words = tokenizer.decode(question).split()
-            assert tokenizer.decode([*prompt, first]) == text and words[0] in ("has", "spare", "worth")
+            assert tokenizer.decode([*prompt, first]) == text and words[0] in ("has", "spare", "find", "take", "pays", "worth")
             assert tokenizer.decode(question[-1:]) == words[-1]
         for first, *reply, stop in actions:
             assert tokenizer.decode([*prompt, first]) == text and stop == tokenizer.eos_token_id
@@ -135,7 +135,7 @@ def test_an_example_holds_the_prompt_once_with_legal_actions_and_questions_whose
 def test_parallel_branches_give_the_same_logits_as_separate_sequences(tiny):
     model, tokenizer = tiny
     examples = [build.example(GAME, view, rng, tokenizer) for view, rng in positions(3, 9)]
-    ids, places, mask, *_ = build.batch(examples, tokenizer.pad_token_id)
+    ids, places, mask, *_ = build.batch(examples, tokenizer.pad_token_id, set())
     with torch.inference_mode():
         together = model(input_ids=ids, position_ids=places, attention_mask=mask, use_cache=False).logits
         for row, (prompt, actions, questions) in enumerate(examples):
@@ -150,14 +150,14 @@ def test_parallel_branches_give_the_same_logits_as_separate_sequences(tiny):
 def test_targets_and_weights_of_a_batch_are_those_worked_out_by_hand():
     pad, none = 1, -100
     examples = [([5, 6, 7], [[8, 9, 2], [8, 2]], []), ([5, 6, 7], [[8, 2]], [])]
-    ids, places, mask, targets, weight = build.batch(examples, pad)
+    ids, places, mask, targets, weight = build.batch(examples, pad, words={9})
     assert ids.tolist() == [[5, 6, 7, 8, 9, 2, 8, 2], [5, 6, 7, 8, 2, pad, pad, pad]]
     assert places[:, :5].tolist() == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4]] and places[0, 5:].tolist() == [5, 3, 4]
     # The prompt predicts itself, a branch what follows its first token; nothing predicts across a border or from padding.
     assert targets.tolist() == [[6, 7, none, 9, 2, none, 2, none], [6, 7, none, 2, none, none, none, none]]
-    # The prompts predict 2 + 2 tokens, which share PROMPT_LOSS; the branches 2 + 1 + 1, which share 1, the same to each token.
-    p, b = build.PROMPT_LOSS / 4, 1 / 4
-    expected = torch.tensor([[p, p, 0, b, b, 0, b, 0], [p, p, 0, b, 0, 0, 0, 0]])
+    # The prompts predict 2 + 2 tokens, which share PROMPT_LOSS; the branches 2 + 1 + 1, which share 1; the word 9 weighs more.
+    p, b, w = build.PROMPT_LOSS / 4, 1 / (3 + build.WORD_LOSS), build.WORD_LOSS / (3 + build.WORD_LOSS)
+    expected = torch.tensor([[p, p, 0, w, b, 0, b, 0], [p, p, 0, b, 0, 0, 0, 0]])
     torch.testing.assert_close(weight, expected)
     # A token sees the prompt and its own branch up to itself: here the second branch's last token, and its first row's others.
     seen = (mask[0, 0] == 0).int().tolist()
@@ -175,7 +175,7 @@ def test_targets_and_weights_of_a_batch_are_those_worked_out_by_hand():
 
 def test_of_a_question_only_the_answer_is_learned():
     examples = [([5, 6], [[7, 2]], [[7, 8, 9, 4], [7, 8, 3]]), ([5, 6], [[7, 2]], [[7, 8, 3]])]
-    *_, weight = build.batch(examples, 1)
+    *_, weight = build.batch(examples, 1, set())
     p, q = build.PROMPT_LOSS / 2, build.QUESTION_LOSS / 3
     expected = torch.tensor([[p, 0, 0.5, 0, 0, 0, q, 0, 0, q, 0], [p, 0, 0.5, 0, 0, q, 0, 0, 0, 0, 0]])
     torch.testing.assert_close(weight, expected)
@@ -197,8 +197,11 @@ def test_questions_about_a_position_are_answered_as_worked_out_by_hand():
     rights = {
         "has A Iron": "4", "has B Stone": "1", "has C Coal": "0", "has D Gold": "9",  # one digit: more than 9 counts as 9
         "spare Iron": "1", "spare Coal": "0", "spare Gold": "1", "spare Stone": "0",
-        "worth t1": "gain", "worth t2": "loss", "worth t3": "even", "worth t4": "void",
+        "find B": "Coal", "find C": "none", "find D": "none",  # of what A misses, B holds both and Coal comes first
+        "take": "B",  # t1
+        "pays t1": "yes", "pays t2": "yes", "pays t4": "no",
+        "worth t1": "gain", "worth t2": "loss", "worth t3": "even", "worth t4": "gain",
     }  # fmt: skip
     found = dict(pair for k in range(300) for pair in build.market_questions(GAME.view(state, "A"), Random(k)))
     assert {question: found[question] for question in rights} == rights
-    assert len(found) == 4 * 6 + 6 + 4  # every seat and good, every good of one's own, every offer
+    assert len(found) == 4 * 6 + 6 + 3 + 1 + 2 * 4  # every seat and good, every good of one's own, every other seat, take, every offer twice

@@ -7,6 +7,7 @@ mask, positions restarting after the prompt), because legality (what is held, wh
 
 It also learns to read: questions about the position (who holds how many of what, what an offer would bring), of which only
 the answer is learned, so that it never asks one itself. Without them it offers trades for goods that the other seat lacks.
+Some of the offers it sees went astray, so that it meets those that cannot be paid, as in the games of models in training.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from helpers import GAMES
-from helpers.games.market import GOODS, PROJECTS, holds, moved, worth
+from helpers.games.market import GOODS, PROJECTS, ProposeTrade, holds, moved, worth
 from helpers.models import generator
 from helpers.players import competent
 from helpers.presets import preset
@@ -36,8 +37,11 @@ HERE = Path(__file__).parent
 SEED = 7
 SEEDS = range(10_000_000, 20_000_000)  # deals the base learns from; disjoint from TRAIN, VALID and TEST
 BRANCHES, EXPERT = 12, 3  # actions learned at each prompt, and how many of them a competent player's
-PROMPTS, WARMUP, PROMPT_LOSS, POOL = 16, 40, 0.5, 2000
-QUESTION_LOSS = 0.5  # weight of the answers to reading questions, against 1 for the actions
+PROMPTS, WARMUP, POOL = 16, 40, 2000
+PROMPT_LOSS, QUESTION_LOSS = 0.3, 0.5  # weights of the prompts and of the answers to reading questions, against 1 for the actions
+WORD_LOSS = 8  # weight of an action's word, name or number, against 1 for the signs between them, which are soon known
+ASTRAY = 0.25  # share of the offers that are made to a random seat instead
+QUIET = 0.5  # share of the turns without a pending offer that are learned; of the others all
 STEPS, MATRIX_RATE, RATE = 4000, 0.01, 2e-3  # optimizer steps; peak learning rates: of matrices (Muon), of the rest (AdamW)
 WORDS = r"[A-Za-z_]+|[0-9]|[^A-Za-z0-9_]+"  # a good, a seat or an id is the same token in prompt and action
 # The system message is cut at its first colon (the game's name): the grammar is learned here, not read.
@@ -58,24 +62,36 @@ def positions(game, seeds):
         while seat := game.turn(state):
             view = game.view(state, seat)
             yield state, view, rng
-            state = game.step(state, expert(view, rng) if rng.random() < skill[seat] else game.sample(view, rng))
+            action = expert(view, rng) if rng.random() < skill[seat] else game.sample(view, rng)
+            if isinstance(action, ProposeTrade) and rng.random() < ASTRAY:
+                action = replace(action, to=rng.choice([other for other in game.seats if other != seat]))
+            state = game.step(state, action)
 
 
 def market_questions(view, rng: Random) -> list[tuple[str, str]]:
-    """(question, answer in one word) about a view of the market."""
+    """(question, answer in one word) about a view of the market: what a seat holds; what I can spare; the first good that a
+    seat holds and I miss; whose offer to take; whether an offer can be paid by both sides, and what it would bring me."""
     me = "ABCD".index(view.seat)
     held, need = view.holdings[me], (0,) * len(GOODS) if view.built[me] else PROJECTS[view.goal]
     out = []
-    for seat, counts in rng.choices(list(zip("ABCD", view.holdings, strict=True)), k=4):
+    for seat, counts in rng.choices(list(zip("ABCD", view.holdings, strict=True)), k=3):
         at = rng.randrange(len(GOODS))
         out.append((f"has {seat} {GOODS[at]}", str(min(counts[at], 9))))
     for at in rng.sample(range(len(GOODS)), 2):
         out.append((f"spare {GOODS[at]}", str(min(max(held[at] - need[at], 0), 9))))
+    for seat, counts in zip("ABCD", view.holdings, strict=True):
+        if seat != view.seat:
+            wanted = [good for good, h, n, theirs in zip(GOODS, held, need, counts, strict=True) if h < n and theirs]
+            out.append((f"find {seat}", wanted[0] if wanted else "none"))
+    best, most = "none", -1
     for offer in view.pending:
         payable = holds(held, offer.get) and holds(view.holdings["ABCD".index(offer.giver)], offer.give)
         change = worth(moved(held, offer.get, offer.give), need) - worth(held, need)
-        out.append((f"worth {offer.id}", ("gain" if change > 0 else "loss" if change < 0 else "even") if payable else "void"))
-    return out
+        out.append((f"pays {offer.id}", "yes" if payable else "no"))
+        out.append((f"worth {offer.id}", "gain" if change > 0 else "loss" if change < 0 else "even"))
+        if payable and change > most:
+            best, most = offer.giver, change
+    return [*out, ("take", best)]
 
 
 QUESTIONS = {"market": market_questions}
@@ -145,18 +161,24 @@ def example(game, view, rng, tokenizer) -> tuple[list[int], list[list[int]], lis
     )
 
 
-def batch(examples, pad: int):
+def words_of(tokenizer) -> set[int]:
+    """Ids of the tokens that are words, names or numbers."""
+    return {i for i in range(len(tokenizer)) if tokenizer.decode([i]).replace("_", "").isalnum()}
+
+
+def batch(examples, pad: int, words: set[int]):
     """Tensors ids, positions, 4-D mask (0 or -inf), targets (-100: not learned) and weights, one row a prompt with its branches.
 
-    Every token of an action weighs the same (a mean over each branch would make short actions likelier than they are); the
-    weights of all action tokens sum to 1, those of all answers to QUESTION_LOSS, those of all prompt tokens to PROMPT_LOSS.
+    A token of an action weighs the same in whichever action it stands (a mean over each branch would make short actions
+    likelier than they are), WORD_LOSS times as much if it is among `words`. The weights of all action tokens sum to 1, those
+    of all answers to QUESTION_LOSS, those of all prompt tokens to PROMPT_LOSS.
     """
     length = max(len(p) + sum(map(len, actions + questions)) for p, actions, questions in examples)
     ids = torch.full((len(examples), length), pad)
     places, segment = torch.zeros_like(ids), torch.full_like(ids, -1)
     targets, weight = torch.full_like(ids, -100), torch.zeros(ids.shape)
     prompt_tokens = sum(len(prompt) - 1 for prompt, _, _ in examples)
-    action_tokens = sum(len(action) - 1 for _, actions, _ in examples for action in actions)
+    action_losses = sum(WORD_LOSS if i in words else 1 for _, actions, _ in examples for action in actions for i in action[1:])
     answers = sum(len(questions) for _, _, questions in examples)
     for row, (prompt, actions, questions) in enumerate(examples):
         at = len(prompt)
@@ -168,7 +190,8 @@ def batch(examples, pad: int):
             places[row, at : at + n] = torch.arange(len(prompt), len(prompt) + n)
             targets[row, at : at + n - 1] = torch.tensor(branch[1:])
             if k <= len(actions):
-                weight[row, at : at + n - 1] = 1 / action_tokens
+                losses = torch.tensor([WORD_LOSS if i in words else 1 for i in branch[1:]])
+                weight[row, at : at + n - 1] = losses / action_losses
             else:
                 weight[row, at + n - 2] = QUESTION_LOSS / answers
             at += n
@@ -195,7 +218,9 @@ def positions_of_all(rng: Random, first: int):
     while True:
         while len(pool) < POOL:
             name = rng.choice(list(GAMES))
-            pool.append((GAMES[name], *next(streams[name])[1:]))
+            _, view, luck = next(streams[name])
+            if view.pending or rng.random() < QUIET:
+                pool.append((GAMES[name], view, luck))
         at = rng.randrange(len(pool))
         pool[at], pool[-1] = pool[-1], pool[at]
         yield pool.pop()
@@ -226,10 +251,10 @@ def train(model, tokenizer, report) -> None:
         for o in optimizers
     ]
     source = positions_of_all(Random(SEED), first=1000)
-    compiled = torch.compile(model, dynamic=True)
+    compiled, words = torch.compile(model, dynamic=True), words_of(tokenizer)
     for step in range(1, STEPS + 1):
         ids, places, mask, targets, weight = batch(
-            [example(*next(source), tokenizer) for _ in range(PROMPTS)], tokenizer.pad_token_id
+            [example(*next(source), tokenizer) for _ in range(PROMPTS)], tokenizer.pad_token_id, words
         )
         with torch.autocast("cpu", torch.bfloat16):
             logits = compiled(input_ids=ids, position_ids=places, attention_mask=mask, use_cache=False).logits
