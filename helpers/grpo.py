@@ -31,6 +31,7 @@ from helpers.preflight import PreflightError, preflight
 from helpers.presets import Preset
 from helpers.rewards import TERMS, Rubric, judge
 from helpers.rollout import TRAIN, Episode, messages_of, play, settings_of
+from helpers.saving import save_adapter
 
 ROUNDS = 30  # of games, in which the rows must be found
 ROWS_PER_ROUND = 96  # about how many rows four games give
@@ -279,6 +280,7 @@ def settings(game: Game, preset: Preset, rubric: Rubric, run: Path, seed: int, s
         temperature=preset.temperature,
         top_p=1.0,
         top_k=0,
+        repetition_penalty=1.0,
         shuffle_dataset=False,
         use_cpu=(preset.device, preset.dtype) == ("cpu", "bfloat16"),  # transformers wants it said
         fp16=preset.dtype == "float16",
@@ -393,7 +395,7 @@ def train(
     trainer = make_trainer(model, tokenizer, preset, args, reward_functions(game, rubric), rows.dataset(steps), [monitor])
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     ready(model, preset)
-    model.save_pretrained(run / "adapter")
+    save_adapter(model, preset, run / "adapter")
     history = trainer.state.log_history
     write_json(run / "history.json", history)
     if not generate([rows.rows[0]["prompt"]])[0].strip():

@@ -148,16 +148,7 @@ def generator(model, tokenizer, preset: Preset, seed: int = 0, adapter: bool = T
         model.eval()
         with torch.random.fork_rng(), nullcontext() if adapter else model.disable_adapter():
             torch.manual_seed(seed * 1_000_003 + calls)
-            out = model.generate(
-                **inputs,
-                do_sample=True,
-                temperature=preset.temperature,
-                top_k=0,
-                top_p=1.0,
-                repetition_penalty=1.0,  # Qwen's own settings penalise what stands in the prompt, so all that may be copied
-                max_new_tokens=preset.max_new_tokens,
-                pad_token_id=tokenizer.pad_token_id,
-            )
+            out = model.generate(**inputs, **preset.sampling, pad_token_id=tokenizer.pad_token_id)
         model.train(was_training)
         return tokenizer.batch_decode(out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
 

@@ -76,6 +76,24 @@ class Preset:
             )
 
     @property
+    def base(self) -> str:
+        """The model as cards and saved adapters name it: a Hub id, or a folder of the repository."""
+        return self.model if "/" in self.model else f"helpers/{self.model}"
+
+    @property
+    def sampling(self) -> dict[str, float]:
+        """How replies are sampled, in the words of transformers' generate: in training, evaluation and the card's example.
+        Nothing is left to a model's own settings; Qwen's would penalise what stands in the prompt, and so all copying."""
+        return {
+            "do_sample": True,
+            "temperature": self.temperature,
+            "top_k": 0,
+            "top_p": 1.0,
+            "repetition_penalty": 1.0,
+            "max_new_tokens": self.max_new_tokens,
+        }
+
+    @property
     def micro_batch(self) -> int:
         """Replies that are learned from at once."""
         return self.prompts * self.generations // self.accumulate
