@@ -4,8 +4,9 @@ PRESET = tiny
 SEED = 0
 RUN = runs/latest
 RESUME =
+OVERRIDES =
 ARGS =
-export GAME PRESET SEED RUN
+export GAME PRESET SEED RUN OVERRIDES
 
 PY = .venv/bin/python
 
@@ -15,13 +16,15 @@ PY = .venv/bin/python
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
 	@echo 'with: GAME=market PRESET=tiny SEED=0 RUN=runs/latest, RESUME=1 to go on with a stopped run,'
+	@echo '      OVERRIDES="steps=20, learning_rate=1e-4" to change fields of the preset (PRESET=auto: by the hardware),'
 	@echo '      ARGS="-p STEPS 20" for further notebook parameters, PYTHON=python3.12 to choose the interpreter'
 
 setup: ## create .venv and install requirements.txt (once)
 	@sh bootstrap.sh
 
 run: setup ## run notebooks 01-05 into runs/latest and print the result table
-	@$(PY) -m helpers.run -p GAME "$$GAME" -p PRESET "$$PRESET" -p SEED "$$SEED" -p RUN "$$RUN" $(if $(filter 1,$(RESUME)),-p RESUME True) $(ARGS)
+	@$(PY) -m helpers.run -p GAME "$$GAME" -p PRESET "$$PRESET" -p SEED "$$SEED" -p RUN "$$RUN" $(if $(OVERRIDES),-p OVERRIDES "$$OVERRIDES") \
+		$(if $(filter 1,$(RESUME)),-p RESUME True) $(ARGS)
 
 test: setup ## ruff, then every test
 	$(PY) -m ruff check .

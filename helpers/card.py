@@ -10,12 +10,14 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from pprint import pformat
 
 import pandas as pd
 
+from helpers import game_named
 from helpers.evaluate import table
 from helpers.presets import Preset
-from helpers.rollout import Episode, load
+from helpers.rollout import Episode, load, messages_of
 
 PROJECT = "https://github.com/parley-authors/parley"
 WATCHED = {  # what the base had seen before training, by model
@@ -28,10 +30,13 @@ WATCHED = {  # what the base had seen before training, by model
 
 def model_card(summary: Mapping, history: Sequence[Mapping], preset: Preset) -> str:
     """The card of the adapter that a run trained. `summary` as `evaluate.summary` makes it, `history` TRL's log_history."""
-    base = preset.model if "/" in preset.model else f"helpers/{preset.model}"  # a Hub id, or a folder of the repository
+    base = preset.base
     front = preset.model if "/" in preset.model else f"parley-{preset.model}"
     tokenizers = "AutoTokenizer" if "/" in preset.model else "PreTrainedTokenizerFast"  # see models.load
     embedded = "" if "/" in preset.model else ", a folder of this project's repository and not a model of the Hub"
+    game = game_named(summary["game"])
+    start = game.deal(summary["seeds"][0])
+    view = game.view(start, game.turn(start))
     steps = max((entry["step"] for entry in history if "reward" in entry), default=0)
     return f"""---
 base_model: {front}
@@ -96,6 +101,23 @@ model, _ = FastLanguageModel.from_pretrained("{base}", max_seq_length=1024, load
 model = PeftModel.from_pretrained(model, "ADAPTER")
 FastLanguageModel.for_inference(model)
 ```
+
+Then, that prompt in, one action out, sampled as in training and evaluation:
+
+```python
+import torch
+
+messages = {pformat(list(messages_of(game, view)), width=120, sort_dicts=False)}
+# enable_thinking: some models would think first; the others do not look at it.
+text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, enable_thinking=False)
+inputs = tokenizer(text, return_tensors="pt", add_special_tokens=False).to(model.device)
+settings = {preset.sampling}
+with torch.inference_mode():
+    out = model.generate(**inputs, **settings, pad_token_id=tokenizer.pad_token_id)
+print(reply := tokenizer.decode(out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
+```
+
+Read a reply with `helpers.replies.read(game, reply)`, which gives its one action or an error that says what is wrong.
 
 ## Citation
 

@@ -11,7 +11,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -26,12 +26,13 @@ from trl.trainer.utils import selective_log_softmax_and_entropy
 
 from helpers.evaluate import write_json
 from helpers.game import Game
-from helpers.models import add_adapter, generator, load
+from helpers.models import adapter_in_float32, add_adapter, generator, load, ready
 from helpers.players import Model, competent, mixed_player
 from helpers.preflight import PreflightError, preflight
 from helpers.presets import Preset
 from helpers.rewards import TERMS, Rubric, judge
 from helpers.rollout import TRAIN, Episode, messages_of, play, settings_of
+from helpers.saving import save_adapter
 
 ROUNDS = 30  # of games, in which the rows must be found
 ROWS_PER_ROUND = 96  # about how many rows four games give
@@ -159,9 +160,8 @@ class GroupTrainer(GRPOTrainer):
             at = torch.arange(len(reply))
             seen = (at[:, None] >= at) & ((reply[:, None] == reply) | (reply == 0))
             seen = seen & real[:, None] | torch.eye(len(reply), dtype=torch.bool)
-            mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)[:, None]
         logits = model(
-            input_ids=ids, attention_mask=mask, position_ids=places, logits_to_keep=size * kept + 1, use_cache=False
+            input_ids=ids, attention_mask=seen[:, None], position_ids=places, logits_to_keep=size * kept + 1, use_cache=False
         ).logits
         first = logits[:, :1].repeat_interleave(size, 0)  # the prompt's last id foretells each reply's first
         logits = torch.cat([first, logits[:, 1:].reshape(groups * size, kept, -1)[:, :-1]], 1)
@@ -261,12 +261,13 @@ class Trained:
     stopped: str | None
 
 
-def settings(game: Game, preset: Preset, rubric: Rubric, run: Path, seed: int, steps: int, save_steps: int) -> GRPOConfig:
-    batch = preset.prompts * preset.generations
-    return GRPOConfig(
+def settings(game: Game, preset: Preset, rubric: Rubric, run: Path, seed: int, steps: int, save_steps: int) -> dict[str, Any]:
+    """The keywords for GRPOConfig."""
+    return dict(
         output_dir=str(run / "checkpoints"),
         max_steps=steps,
-        per_device_train_batch_size=batch,
+        per_device_train_batch_size=preset.micro_batch,
+        gradient_accumulation_steps=preset.accumulate,
         num_generations=preset.generations,
         learning_rate=preset.learning_rate,
         lr_scheduler_type="cosine",
@@ -281,9 +282,12 @@ def settings(game: Game, preset: Preset, rubric: Rubric, run: Path, seed: int, s
         temperature=preset.temperature,
         top_p=1.0,
         top_k=0,
+        repetition_penalty=1.0,
         shuffle_dataset=False,
-        bf16=False,
-        gradient_checkpointing=False,
+        use_cpu=(preset.device, preset.dtype) == ("cpu", "bfloat16"),  # transformers wants it said
+        fp16=preset.dtype == "float16",
+        bf16=preset.dtype == "bfloat16",
+        gradient_checkpointing=preset.checkpointing,
         seed=seed,
         data_seed=seed,
         logging_steps=1,
@@ -292,7 +296,36 @@ def settings(game: Game, preset: Preset, rubric: Rubric, run: Path, seed: int, s
         report_to="none",
         dataloader_pin_memory=False,
         disable_tqdm=True,
+        use_vllm=preset.vllm,
     )
+
+
+def config(keywords: dict[str, Any]) -> GRPOConfig:
+    """Raises ValueError for a keyword that the installed GRPOConfig does not have: Unsloth's only warns of it."""
+    if unknown := keywords.keys() - {field.name for field in fields(GRPOConfig)}:
+        raise ValueError(f"expected keywords of this trl's GRPOConfig, got {', '.join(sorted(unknown))}: install the pinned trl")
+    return GRPOConfig(**keywords)
+
+
+def make_trainer(model, tokenizer, preset: Preset, args: GRPOConfig, reward_funcs, rows: Dataset, callbacks) -> GRPOTrainer:
+    """TRL's trainer as a preset needs it. Raises RuntimeError when the trainer changed the batch."""
+    trainer = (GroupTrainer if preset.shares_prompts else GRPOTrainer)(
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=reward_funcs,
+        args=args,
+        train_dataset=rows,
+        callbacks=callbacks,
+        rollout_func=partial(sample_groups, batch=preset.batch) if preset.own_sampling else None,
+    )
+    if trainer.args.per_device_train_batch_size != preset.micro_batch:  # Unsloth does so silently
+        raise RuntimeError(
+            f"expected batches of {preset.micro_batch}, the trainer made it {trainer.args.per_device_train_batch_size}: "
+            "choose other prompts, generations or accumulate"
+        )
+    adapter_in_float32(model)
+    trainer.remove_callback(PrinterCallback)
+    return trainer
 
 
 def step_of(checkpoint: Path) -> int:
@@ -360,19 +393,11 @@ def train(
     if not checkpoint:
         preflight(game, preset, rubric, rows.rows, model, tokenizer, generate)
     monitor = Monitor(rows, budget_s, progress)
-    trainer = GroupTrainer(
-        model=model,
-        processing_class=tokenizer,
-        reward_funcs=reward_functions(game, rubric),
-        args=settings(game, preset, rubric, run, seed, steps, save_steps),
-        train_dataset=rows.dataset(steps),
-        callbacks=[monitor],
-        rollout_func=partial(sample_groups, batch=preset.batch),
-    )
-    trainer.remove_callback(PrinterCallback)
+    args = config(settings(game, preset, rubric, run, seed, steps, save_steps))
+    trainer = make_trainer(model, tokenizer, preset, args, reward_functions(game, rubric), rows.dataset(steps), [monitor])
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    model.eval()
-    model.save_pretrained(run / "adapter")
+    ready(model, preset)
+    save_adapter(model, preset, run / "adapter")
     history = trainer.state.log_history
     write_json(run / "history.json", history)
     if not generate([rows.rows[0]["prompt"]])[0].strip():

@@ -26,7 +26,7 @@ from traitlets.config import Config
 
 from helpers import game_named
 from helpers.evaluate import commit, table, write_json
-from helpers.presets import preset
+from helpers.presets import named
 
 NOTEBOOKS = "notebooks/0[1-5]_*.ipynb"
 DEFAULTS = {"GAME": "market", "PRESET": "tiny", "SEED": "0", "RUN": "runs/latest"}
@@ -221,11 +221,12 @@ def main(argv: Sequence[str]) -> None:
         known = parameters_of(notebooks)
         values = typed(known, given)
         game_named(values["GAME"])
-        preset(values["PRESET"])
+        preset = named(values["PRESET"], values.get("OVERRIDES", ""))
     except ValueError as error:
         raise RunError(str(error)) from error
+    values["PRESET"] = preset.name  # "auto" is settled once, for all notebooks
     run, resume = Path(values.pop("RUN")), values.pop("RESUME", False)
-    os.environ.update(HEADLESS | ({"HF_HUB_OFFLINE": "1"} if values["PRESET"] == "tiny" else {}))
+    os.environ.update(HEADLESS | ({"HF_HUB_OFFLINE": "1"} if preset.model == "tiny" else {}))
     with claimed(run):
         made_from = open_run(run, values, resume)
         (run / "notebooks").mkdir(exist_ok=True)

@@ -2,14 +2,22 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
+from accelerate import Accelerator
+from transformers import GenerationConfig
 
+from helpers import GAMES, grpo, models
 from helpers.card import curve, excerpt, filled, markdown, middle, model_card, one_seat, transcript, verdict, write_readme
 from helpers.evaluate import table
 from helpers.presets import preset
-from helpers.rollout import Episode, Turn, append
+from helpers.replies import read
+from helpers.rewards import RUBRICS
+from helpers.rollout import Episode, Turn, append, messages_of
+from helpers.saving import save_adapter
 
 
 def figure(value):
@@ -104,6 +112,38 @@ def test_training_is_described_by_the_preset_and_the_history(card):
     assert curve([]) == "No training step was logged."
 
 
+def test_the_cards_example_asks_and_samples_as_training_and_evaluation_do_and_gets_one_action(
+    card, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(Path(__file__).parent.parent)
+    tiny, game = preset("tiny"), GAMES["market"]
+    save_adapter(models.add_adapter(models.load(tiny)[0], tiny, 0), tiny, tmp_path)
+    load_with_peft, _, example = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    names = {}
+    exec(load_with_peft.replace("ADAPTER", str(tmp_path)), names)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)  # what models.generator takes for its first call with seed 0
+        exec(example, names)
+    said = capsys.readouterr().out.strip()
+    assert str(read(game, said)) == said
+
+    start = game.deal(SUMMARY["seeds"][0])
+    chat = list(messages_of(game, game.view(start, game.turn(start))))
+    assert models.generator(*models.load(tiny, tmp_path), tiny)([chat]) == [said]
+    trainer = SimpleNamespace(
+        model=names["model"],
+        model_wrapped=names["model"],
+        processing_class=names["tokenizer"],
+        num_generations=2,
+        accelerator=Accelerator(cpu=True),
+        generation_config=GenerationConfig(max_new_tokens=2, eos_token_id=2, pad_token_id=0),
+    )
+    assert grpo.sample_groups([chat, chat], trainer)["prompt_ids"][0] == names["inputs"]["input_ids"][0].tolist()
+    training, sampling = grpo.settings(game, tiny, RUBRICS["default"], tmp_path, 0, 1, 1), dict(names["settings"])
+    assert sampling.pop("do_sample") is True and sampling.pop("max_new_tokens") == training["max_completion_length"]
+    assert sampling == {name: training[name] for name in ("temperature", "top_k", "top_p", "repetition_penalty")}
+
+
 def test_the_table_of_one_seat_is_there_when_it_was_measured():
     measured = {**SUMMARY, "one_seat": {"trained": {"own payoff": figure(2.0)}}}
     assert "| trained | 2.00 [1.50, 2.50] | 200 |" in one_seat(measured)
@@ -117,10 +157,10 @@ def test_a_markdown_table_has_as_many_cells_in_every_line():
 
 
 def test_code_blocks_are_python_that_compiles_and_unsloth_comes_first(card):
-    peft, unsloth = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
-    for block in (peft, unsloth):
+    peft, unsloth, example = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    for block in (peft, unsloth, example):
         compile(block, "card", "exec")
-        assert '"helpers/tiny"' in block
+    assert '"helpers/tiny"' in peft and '"helpers/tiny"' in unsloth
     assert unsloth.startswith("from unsloth")
 
 

@@ -22,7 +22,7 @@ from helpers.games.market import AcceptTrade, BuildProject, Market
 from helpers.models import add_adapter, generator, load
 from helpers.players import competent, mixed_player
 from helpers.preflight import PreflightError
-from helpers.presets import preset
+from helpers.presets import PRESETS, preset
 from helpers.rewards import RUBRICS, TERMS, Rubric, Term, judge
 from helpers.rollout import TEST, TRAIN, messages_of, play
 
@@ -325,6 +325,102 @@ def test_log_probabilities_over_one_reading_of_a_groups_prompt_are_those_of_trl(
     grads, replies, prompts = zip(*seen, strict=True)
     assert len(seen) == STEPS and all(grads)
     assert min(replies) < 1 and min(prompts) < 1  # padding on both sides was among them
+
+
+def group_of_replies(size=3):
+    """(ids, mask, ids of a reply): `size` replies to each of two prompts of unlike length, padded and shuffled as TRL does."""
+    prompts, replies = ([5] * 40, [6] * 25), torch.randint(3, 400, (2 * size, 12), generator=torch.Generator().manual_seed(0))
+    rows = [[0] * (40 - len(prompt)) + prompt for prompt in prompts for _ in range(size)]
+    ids = torch.cat([torch.tensor(rows), replies], 1)
+    mask = (ids != 0).long()
+    mask[1, -5:] = mask[4, -2:] = 0
+    order = torch.tensor([3, 0, 4, 1, 5, 2])
+    return ids[order], mask[order], 12
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_log_probabilities_and_sampling_work_in_half_precision_as_on_a_gpu(dtype):
+    base, tokenizer = load(TINY)
+    model = add_adapter(base.to(dtype), TINY, 0)
+    assert {p.dtype for p in model.parameters() if p.requires_grad} == {torch.float32}
+    ids, mask, kept = group_of_replies()
+    trainer = SimpleNamespace(num_generations=3, temperature=0.7)
+    logps, entropies, _ = grpo.GroupTrainer._full_logits_logps(trainer, model, ids, mask, kept, compute_entropy=True)
+    expected, spread, _ = grpo.GroupTrainer._full_logits_logps(trainer, load(TINY)[0], ids, mask, kept, compute_entropy=True)
+    real = mask[:, -kept:].bool()
+    # bfloat16 keeps 8 significant bits, so logits of about 10 are known to about 0.04.
+    torch.testing.assert_close(logps.float()[real], expected[real], rtol=0.02, atol=0.2)
+    torch.testing.assert_close(entropies.float()[real], spread[real], rtol=0.02, atol=0.2)
+    logps[real].sum().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.requires_grad)
+    trainer = SimpleNamespace(
+        processing_class=tokenizer,
+        num_generations=3,
+        accelerator=Accelerator(cpu=True),
+        model=model,
+        model_wrapped=model,
+        generation_config=GenerationConfig(do_sample=True, max_new_tokens=16, eos_token_id=2, pad_token_id=0),
+    )
+    prompts = [list(messages_of(GAME, GAME.view(GAME.deal(seed), "A"))) for seed in TEST[:2] for _ in range(3)]
+    said = tokenizer.batch_decode(grpo.sample_groups(prompts, trainer)["completion_ids"])
+    assert len(said) == 6 and sum("(" in reply for reply in said) >= 3  # it still writes actions
+
+
+@pytest.mark.slow
+def test_training_in_bfloat16_moves_a_float32_adapter(tmp_path):
+    result = trained(tmp_path, preset=replace(TINY, dtype="bfloat16"), steps=2)
+    adapter = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    assert {tensor.dtype for tensor in adapter.values()} == {torch.float32}
+    assert result.model.dtype == torch.bfloat16 and any(t.any() for name, t in adapter.items() if "lora_B" in name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changed", [{"accumulate": 2}, {"checkpointing": True}], ids=["in two parts", "checkpointing"])
+def test_a_step_that_saves_memory_learns_what_a_plain_one_does(changed, tmp_path):
+    ends = []
+    for name, fields in {"plain": {}, "changed": changed}.items():
+        result = trained(tmp_path / name, preset=replace(TINY, refresh=2, max_new_tokens=16, **fields), steps=2)
+        assert [entry["step"] for entry in result.history if "reward" in entry] == [1, 2]
+        ends.append(load_file(tmp_path / name / "adapter" / "adapter_model.safetensors"))
+    assert any(tensor.any() for name, tensor in ends[0].items() if "lora_B" in name)
+    for name in ends[0]:
+        torch.testing.assert_close(ends[1][name], ends[0][name], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("preset", "trainer", "rollout"),
+    [
+        (TINY, "GroupTrainer", grpo.sample_groups),
+        (PRESETS["t4-fallback"], "GRPOTrainer", grpo.sample_groups),  # two parts: TRL shuffles the groups apart
+        (PRESETS["t4"], "GRPOTrainer", None),
+        (replace(PRESETS["l4"], vllm=True), "GRPOTrainer", None),
+    ],
+)
+def test_prompts_are_shared_where_groups_are_whole_and_unsloth_and_vllm_sample_in_their_own_way(
+    preset, trainer, rollout, monkeypatch
+):
+    called = []
+
+    def stand_in(name):
+        def build(rollout_func, **given):
+            called.append((name, rollout_func))
+            args = SimpleNamespace(per_device_train_batch_size=preset.micro_batch)
+            return SimpleNamespace(args=args, remove_callback=lambda callback: None)
+
+        return build
+
+    for name in ("GroupTrainer", "GRPOTrainer"):
+        monkeypatch.setattr(grpo, name, stand_in(name))
+    grpo.make_trainer(torch.nn.Linear(1, 1), None, preset, None, [], None, [])
+    assert called == [(trainer, rollout)]
+
+
+def test_a_batch_that_the_trainer_changed_is_refused(monkeypatch):
+    monkeypatch.setattr(
+        grpo, "GroupTrainer", lambda **given: SimpleNamespace(args=SimpleNamespace(per_device_train_batch_size=6))
+    )
+    with pytest.raises(RuntimeError, match=f"expected batches of {TINY.micro_batch}, the trainer made it 6"):
+        grpo.make_trainer(None, None, TINY, None, [], None, [])
 
 
 def test_the_history_has_a_curve_for_every_term_and_is_saved(undisturbed):

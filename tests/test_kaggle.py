@@ -28,7 +28,7 @@ PLATFORMS = {
     "colab": {"COLAB_RELEASE_TAG": "release"},
     "elsewhere": {},
 }
-PARAMETERS = 'GAME, PRESET, SEED, RUN = "market", "tiny", 7, "runs/latest"\n'
+PARAMETERS = 'GAME, PRESET, SEED, RUN, OVERRIDES = "market", "tiny", 7, "runs/latest", ""\n'
 OFFLINE = """
 import socket
 def refused(*args): raise OSError("this test has no network")

@@ -13,7 +13,7 @@ import pytest
 
 REPO = Path(__file__).parent.parent
 NOTEBOOKS = ("01_environment_setup", "02_random_baseline", "03_reward_design", "04_grpo_training", "05_evaluation")
-PARAMETERS = {"GAME": '"market"', "PRESET": '"tiny"', "SEED": "0", "RUN": '"runs/latest"'}  # defaults in every notebook
+PARAMETERS = {"GAME": '"market"', "PRESET": '"auto"', "SEED": "0", "RUN": '"runs/latest"', "OVERRIDES": '""'}  # the defaults
 SMALL = {"EPISODES": 4, "STEPS": 2}  # for those notebooks that have them
 ABSOLUTE = re.compile(r"(?<![\w.:/])/(?:home|root|tmp|work|Users|usr|opt|var|content|kaggle)/|\b[A-Z]:\\")
 PRESENT = [name for name in NOTEBOOKS if (REPO / "notebooks" / f"{name}.ipynb").exists()]
@@ -65,7 +65,7 @@ def test_a_notebook_opens_with_title_claim_needs_and_badges(name):
 
 
 @each_notebook
-def test_a_notebook_has_the_shared_parameters_with_the_defaults_of_a_laptop(name):
+def test_a_notebook_has_the_shared_parameters_and_picks_its_preset_by_the_hardware(name):
     found = {key: info["default"] for key, info in papermill.inspect_notebook(str(path_of(name))).items()}
     assert PARAMETERS.items() <= found.items()
 
@@ -116,11 +116,15 @@ def test_a_stored_notebook_is_small_and_carries_no_widget_state_timing_or_machin
 
 @pytest.mark.parametrize(
     "parameter, expected",
-    [({"GAME": "chess"}, "expected GAME to be one of market"), ({"PRESET": "huge"}, "expected PRESET to be one of tiny")],
+    [
+        ({"GAME": "chess"}, "expected GAME to be one of market"),
+        ({"PRESET": "huge"}, "expected PRESET to be one of tiny"),
+        ({"OVERRIDES": "learning=1"}, "expected OVERRIDES as"),
+    ],
 )
-def test_an_unknown_game_or_preset_is_a_clear_error_of_the_set_up_cell(parameter, expected):
+def test_an_unknown_game_preset_or_field_is_a_clear_error_of_the_set_up_cell(parameter, expected):
     notebook = load(PRESENT[0])
-    values = {"GAME": "market", "PRESET": "tiny", "SEED": 0, "RUN": "runs/latest", **parameter}
+    values = {"GAME": "market", "PRESET": "tiny", "SEED": 0, "RUN": "runs/latest", "OVERRIDES": "", **parameter}
     code = "\n".join(f"{name} = {value!r}" for name, value in values.items()) + "\n" + notebook.cells[setup(notebook)].source
     done = subprocess.run([sys.executable, "-c", code], cwd=REPO / "notebooks", capture_output=True, text=True)
     assert done.returncode == 1
@@ -146,6 +150,7 @@ def test_a_notebook_run_on_its_defaults_gives_the_stored_output_where_that_is_fi
     command = [sys.executable, "-m", "pytest", "--nbval-lax", "-p", "no:cacheprovider", f"notebooks/{name}.ipynb"]
     # Without PARLEY_HEADLESS, so that the reward lab is built with its widgets.
     env = {key: value for key, value in os.environ.items() if key != "PARLEY_HEADLESS"} | {"JUPYTER_PREFER_ENV_PATH": "1"}
+    env |= {"CUDA_VISIBLE_DEVICES": ""}  # the stored outputs are those of the preset for a CPU
     done = subprocess.run(command, cwd=copied, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:]
 

@@ -78,6 +78,23 @@ def test_an_unknown_game_or_preset_is_refused_before_anything_is_written(course,
     assert not (tmp_path / "runs").exists()
 
 
+def test_fields_of_the_preset_are_changed_in_every_notebook_and_a_bad_change_is_refused(course, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "report", lambda folder: "")
+    course(
+        "05_stub.ipynb",
+        "open(f'{RUN}/summary.json', 'w').write('{}'); open(f'{RUN}/got', 'w').write(f'{PRESET} {OVERRIDES}')",
+        parameters=PARAMETERS + '\nOVERRIDES = ""',
+    )
+    with pytest.raises(RunError, match="expected steps to be valid .*got 'many'"):
+        main(["-p", "OVERRIDES", "steps=many"])
+    assert not (tmp_path / "runs").exists()
+    monkeypatch.setattr("helpers.presets.first_gpu", lambda: None)
+    main(["-p", "PRESET", "auto", "-p", "OVERRIDES", "steps=9, refresh=3"])
+    assert (tmp_path / "runs" / "latest" / "got").read_text() == "tiny steps=9, refresh=3"
+    settings = json.loads((tmp_path / "runs" / "latest" / "made_from.json").read_text())["settings"]
+    assert (settings["PRESET"], settings["OVERRIDES"]) == ("tiny", "steps=9, refresh=3")
+
+
 def test_a_notebook_without_a_parameters_cell_is_refused(course):
     course("01_stub.ipynb", parameters="")
     with pytest.raises(RunError, match=r"expected a cell tagged `parameters` in notebooks/01_stub.ipynb"):

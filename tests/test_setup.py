@@ -75,11 +75,14 @@ def test_the_second_call_installs_nothing_until_the_requirements_change(fresh):
 
 def test_make_run_passes_its_variables_to_the_notebooks(fresh):
     folder, call = fresh
-    done = call("make", "run", "SEED=3", "RUN=runs/a b", "RESUME=1", """ARGS=-p RUBRIC '{"a": 1}'""")
+    done = call(
+        "make", "run", "SEED=3", "RUN=runs/a b", "RESUME=1", "OVERRIDES=steps=9, refresh=3", """ARGS=-p RUBRIC '{"a": 1}'"""
+    )
     assert done.returncode == 0, done.stderr
     given = ["-p", "GAME", "market", "-p", "PRESET", "tiny", "-p", "SEED", "3", "-p", "RUN"]
     told = (folder / "calls.txt").read_text().splitlines()[1:]
-    assert told == ["-m", "helpers.run", *given, "runs/a b", "-p", "RESUME", "True", "-p", "RUBRIC", '{"a": 1}']
+    given += ["runs/a b", "-p", "OVERRIDES", "steps=9, refresh=3", "-p", "RESUME", "True"]
+    assert told == ["-m", "helpers.run", *given, "-p", "RUBRIC", '{"a": 1}']
 
 
 def test_make_alone_lists_every_target(fresh):
