@@ -138,7 +138,7 @@ def test_the_cards_example_asks_and_samples_as_training_and_evaluation_do_and_ge
         accelerator=Accelerator(cpu=True),
         generation_config=GenerationConfig(max_new_tokens=2, eos_token_id=2, pad_token_id=0),
     )
-    assert grpo.sample_groups([chat, chat], trainer)["prompt_ids"][0] == names["inputs"]["input_ids"][0].tolist()
+    assert grpo.sample_groups([chat, chat], trainer, 2)["prompt_ids"][0] == names["inputs"]["input_ids"][0].tolist()
     training, sampling = grpo.settings(game, tiny, RUBRICS["default"], tmp_path, 0, 1, 1), dict(names["settings"])
     assert sampling.pop("do_sample") is True and sampling.pop("max_new_tokens") == training["max_completion_length"]
     assert sampling == {name: training[name] for name in ("temperature", "top_k", "top_p", "repetition_penalty")}

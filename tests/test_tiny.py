@@ -204,4 +204,4 @@ def test_questions_about_a_position_are_answered_as_worked_out_by_hand():
     }  # fmt: skip
     found = dict(pair for k in range(300) for pair in build.market_questions(GAME.view(state, "A"), Random(k)))
     assert {question: found[question] for question in rights} == rights
-    assert len(found) == 4 * 6 + 6 + 3 + 1 + 2 * 4  # every seat and good, every good of one's own, every other seat, take, every offer twice
+    assert len(found) == 4 * 6 + 6 + 3 + 1 + 2 * 4  # each seat and good, each own good, each other seat, take, each offer twice
