@@ -25,7 +25,7 @@ from helpers.games.bargaining import (
     tit_for_tat,
 )
 from helpers.games.scenarios import MAX_TEXT, Scenario, clean, load_scenarios, own_scenarios, split, split_of
-from helpers.players import Scripted
+from helpers.players import SCRIPTED, Scripted, scripted
 from helpers.replies import MAX_LENGTH, objects, read
 from helpers.rollout import TEST, TRAIN, VALID, play, take
 
@@ -33,14 +33,7 @@ LAMP = Scenario("desk lamp", "A jointed lamp.", "You read a lot.", "You have two
 GAME = Bargaining()
 BOTH = Bargaining(protocol="simultaneous")
 OPENING = State(LAMP, (100.0, 60.0), 0)  # the buyer opens
-SCRIPTED = {
-    "boulware": Concession(0.3),
-    "linear": Concession(1.0),
-    "conceder": Concession(3.0),
-    "tit-for-tat": tit_for_tat,
-    "hardball": hardball,
-    "always-split": always_split,
-}
+PLAYERS = SCRIPTED["bargaining"]
 
 
 def offer(price, message=""):
@@ -543,14 +536,14 @@ def test_a_file_that_is_no_scenarios_is_refused(tmp_path, data, reason):
 # --- scripted players
 
 
-@pytest.mark.parametrize("name", SCRIPTED)
+@pytest.mark.parametrize("name", PLAYERS)
 @pytest.mark.parametrize("protocol", ["simultaneous", "sequential"])
 @pytest.mark.parametrize("transparency", UNAWARE)
 def test_no_scripted_player_ever_offers_or_takes_a_price_beyond_its_own_limit(name, protocol, transparency):
     game = Bargaining(protocol=protocol, transparency=transparency)
     for seat in game.seats:
-        players = dict.fromkeys(game.seats, Scripted("random", game.sample)) | {seat: Scripted(name, SCRIPTED[name])}
-        for episode in play(game, range(100), players):
+        seated = dict.fromkeys(game.seats, Scripted("random", game.sample)) | {seat: scripted(game, name)}
+        for episode in play(game, range(100), seated):
             assert all(turn.error is None for turn in episode.turns if turn.seat == seat)
             assert protocol == "simultaneous" or episode.payoffs[seat] >= 0
             limit = game.deal(episode.seed).limits[game.seats.index(seat)]
@@ -610,8 +603,7 @@ def test_always_split_asks_for_the_middle_of_the_limits_it_knows_or_expects():
 
 
 def deals(game, first, second):
-    players = {BUYER: Scripted("first", SCRIPTED[first]), SELLER: Scripted("second", SCRIPTED[second])}
-    return play(game, range(100), players)
+    return play(game, range(100), {BUYER: scripted(game, first), SELLER: scripted(game, second)})
 
 
 def test_conceders_agree_early_and_against_each_other_a_boulware_keeps_more_than_a_conceder():
