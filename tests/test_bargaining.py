@@ -27,7 +27,7 @@ from helpers.games.bargaining import (
 from helpers.games.scenarios import MAX_TEXT, Scenario, clean, load_scenarios, own_scenarios, split, split_of
 from helpers.players import SCRIPTED, Scripted, scripted
 from helpers.replies import MAX_LENGTH, objects, read
-from helpers.rollout import TEST, TRAIN, VALID, play, take
+from helpers.rollout import TEST, TRAIN, VALID, kind, play, take
 
 LAMP = Scenario("desk lamp", "A jointed lamp.", "You read a lot.", "You have two.", (40.0, 80.0), (80.0, 120.0))
 GAME = Bargaining()
@@ -425,6 +425,11 @@ def test_finding_objects_in_20_000_adversarial_characters_takes_under_a_second(p
     start = time.process_time()
     objects((piece * MAX_LENGTH)[:MAX_LENGTH])
     assert time.process_time() - start < 1
+
+
+def test_the_kind_of_a_reply_is_what_its_action_says():
+    assert [kind(str(action), None) for action in (offer(40, "NO_DEAL ("), DEAL, WALK)] == ["OFFER", "DEAL", "NO_DEAL"]
+    assert kind(str(WALK), "parse: ...") == "invalid reply"
 
 
 # --- scenarios
