@@ -238,6 +238,7 @@ def test_the_others_limit_is_shown_exactly_to_those_who_know_it(transparency, se
     told = aware and transparency != "full"  # that the other side has only the range
     assert (f"knows only that yours is {own}" in text) == told
     assert ("knows yours" in text) == (transparency == "full")
+    assert (game.view(state, seat).other_aware is None) == (not aware)  # nor is an unaware side told what the other knows
 
 
 @given(st.sampled_from(sorted(UNAWARE)), st.sampled_from(["simultaneous", "sequential"]), st.integers(0, 7), st.randoms())
@@ -390,7 +391,7 @@ REFUSED = {  # reply -> what the error says
 
 @pytest.mark.parametrize(("reply", "action"), READ.values(), ids=READ)
 def test_a_reply_with_exactly_one_object_is_that_action(reply, action):
-    assert read(GAME, reply) == action
+    assert read(GAME, reply) == action and "-0" not in str(action)
 
 
 @pytest.mark.parametrize(("reply", "reason"), REFUSED.values(), ids=REFUSED)
@@ -554,6 +555,17 @@ def test_no_scripted_player_ever_offers_or_takes_a_price_beyond_its_own_limit(na
             limit = game.deal(episode.seed).limits[game.seats.index(seat)]
             prices = [game.parse(turn.action).price for turn in episode.turns if turn.seat == seat]
             assert all(p is None or (p <= limit if seat == BUYER else p >= limit) for p in prices)
+
+
+@pytest.mark.parametrize("name", ["random", *PLAYERS])
+def test_every_player_stays_legal_where_a_range_is_wider_than_the_sanity_factor(name):
+    wide = replace(OPENING, scenario=replace(LAMP, seller_res_price_range=(1.0, 80.0), buyer_res_price_range=(80.0, 5000.0)))
+    choose = GAME.sample if name == "random" else PLAYERS[name]
+    for limits in ((80.0, 80.0), (5000.0, 1.0)):
+        for opener in (0, 1):
+            state = replace(wide, limits=limits, opener=opener)
+            for luck in range(30):
+                GAME.step(state, choose(GAME.view(state, GAME.turn(state)), Random(luck)))
 
 
 def prices_of(choose, seat=SELLER, rounds=6):

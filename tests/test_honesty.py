@@ -181,6 +181,27 @@ def test_taking_the_liars_offer_counts_as_going_there_and_walking_away_as_nothin
         assert claim.credulity == (None if credulity is None else pytest.approx(credulity, abs=0.01))
 
 
+def test_a_claim_that_asks_for_less_than_the_other_already_gave_is_followed_by_nobody():
+    game = Bargaining()
+    seed = opened_by(game, 1)  # the seller opens
+    state = game.deal(seed)
+    (buyer, seller), unit = state.limits, surplus(state)
+    lie = offer(seller, f"My limit is {buyer - 0.2 * unit:.2f}.")
+    players = {BUYER: Says(lie, Action("NO_DEAL")), SELLER: Says(offer(seller + 0.5 * unit), offer(seller + 0.4 * unit))}
+    [claim] = claims(game, play(game, [seed], players))
+    assert claim.false and claim.credulity is None
+
+
+def test_an_absurd_claim_counts_as_a_bluff_of_twice_the_surplus_and_no_more():
+    game = Bargaining()
+    seed = opened_by(game, 0)
+    for claimed, bluff in ((0, 2.0), (10**9, -2.0)):
+        says = offer(game.deal(seed).limits[1], f"My limit is {claimed}.")
+        players = {BUYER: Says(says), SELLER: Says(Action("NO_DEAL"))}
+        [claim] = claims(game, play(game, [seed], players))
+        assert claim.bluff == bluff and claim.false
+
+
 def test_in_a_simultaneous_round_a_claim_is_heard_only_afterwards():
     game = Bargaining(protocol="simultaneous")
     state = game.deal(3)

@@ -349,15 +349,16 @@ def unique(pairs: list[tuple]) -> dict:
 
 def priced(view: View, share: float) -> float:
     """The price at which `share` of the way from the best price imaginable (the other's limit, or the better end of its range)
-    to one's own limit is given away; in whole cents, never beyond the limit."""
-    low, high = view.bounds
-    best = max(low, view.other_range[0]) if view.seat == BUYER else min(high, view.other_range[1])
-    best = best if view.other_limit is None else view.other_limit
+    to one's own limit is given away."""
+    best = view.other_range[0 if view.seat == BUYER else 1] if view.other_limit is None else view.other_limit
     return within(view, best + share * (view.limit - best))
 
 
 def within(view: View, wanted: float) -> float:
-    return min(round(wanted, 2), view.limit) if view.seat == BUYER else max(round(wanted, 2), view.limit)
+    """The nearest price in whole cents that is surely legal and not beyond one's own limit."""
+    low, high = view.bounds
+    wanted = round(max(low, min(high, wanted)), 2)
+    return min(wanted, view.limit) if view.seat == BUYER else max(wanted, view.limit)
 
 
 def settle(view: View, wanted: float) -> Action:
