@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from helpers.game import Game
+from helpers.games.bargaining import Concession, always_split, hardball, tit_for_tat
 from helpers.games.market import AcceptTrade, Greedy, Pass, RejectTrade
 from helpers.rollout import Request
 
@@ -49,6 +50,14 @@ def always_pass(view, rng):
 # The scripted players of each game; the first is the competent one, which partners and bases learn from.
 SCRIPTED = {
     "market": {"greedy": Greedy(), "always-accept": always_accept, "always-reject": always_reject, "pass": always_pass},
+    "bargaining": {
+        "linear": Concession(1.0),
+        "boulware": Concession(0.3),
+        "conceder": Concession(3.0),
+        "tit-for-tat": tit_for_tat,
+        "hardball": hardball,
+        "always-split": always_split,
+    },
 }
 
 
@@ -58,7 +67,11 @@ def competent(game: Game) -> Callable:
 
 # How partners answer when a reply is judged: one of these, drawn for each decision point. They open nothing new themselves. Only
 # one in three takes up offers: were they always taken up, making them would pay as much as accepting, and nobody would accept.
-ANSWERING = {"market": (Greedy(offers=False), *[Greedy(offers=False, accepts=False)] * 2)}
+# In bargaining what differs is how early they give way.
+ANSWERING = {
+    "market": (Greedy(offers=False), *[Greedy(offers=False, accepts=False)] * 2),
+    "bargaining": (Concession(0.3), Concession(1.0), Concession(3.0)),
+}
 
 
 def scripted(game: Game, name: str) -> Scripted:

@@ -2,9 +2,11 @@
 
 The rule: exactly one action. Thinking is removed; if what remains holds one action, that is it; otherwise the last fenced
 block, or else the last non-empty line, counts if it is one action and nothing else. Anything else is an error that names
-what was found: never a guess.
+what was found: never a guess. An action is written as a call of one of the game's verbs or, in a game without verbs, as a
+JSON object.
 """
 
+import json
 import re
 
 from helpers.game import Game, ParseError
@@ -12,6 +14,8 @@ from helpers.game import Game, ParseError
 MAX_LENGTH = 20_000  # characters; a longer reply is refused before any regular expression sees it
 MAX_CALL = 400  # characters within which a call must close
 PAREN = re.compile(r"[()]")
+OPENING = re.compile(r"\{\s*(?=[\"'}])")  # how an object begins, well-formed or not
+JSON = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)  # finds objects; `game.parse` judges their numbers
 FENCE = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
@@ -20,17 +24,23 @@ def read(game: Game, reply: str):
     if len(reply) > MAX_LENGTH:
         raise ParseError(f"expected at most {MAX_LENGTH:,} characters, got {len(reply):,}; write only the action")
     text = without_thinking(reply)
-    found = calls(text, game.verbs)
+    found = actions(game, text)
     if len(found) == 1:
         return game.parse(found[0])
     if not found:
-        raise ParseError(f"no action found in {text.strip()[:60]!r}; write one of {', '.join(f'{v}(...)' for v in game.verbs)}")
+        form = f"one of {', '.join(f'{verb}(...)' for verb in game.verbs)}" if game.verbs else "one JSON object {...}"
+        raise ParseError(f"no action found in {text.strip()[:60]!r}; write {form}")
     fences = FENCE.findall(text)
     last = fences[-1].strip() if fences else text.strip().splitlines()[-1].strip()
-    alone = calls(last, game.verbs)
+    alone = actions(game, last)
     if len(alone) == 1 and alone[0] == last:
         return game.parse(last)
     raise ParseError(f"ambiguous: found {len(found)} actions ({', '.join(f[:40] for f in found[:4])}); write exactly one")
+
+
+def actions(game: Game, text: str) -> list[str]:
+    """Every piece of `text` that is written as an action of `game`, well-formed inside or not, in order."""
+    return calls(text, game.verbs) if game.verbs else objects(text)
 
 
 def without_thinking(text: str) -> str:
@@ -60,4 +70,17 @@ def calls(text: str, verbs: tuple[str, ...]) -> list[str]:
             end = len(text) if end < 0 else end
         found.append(text[match.start() : end])
         start = end
+    return found
+
+
+def objects(text: str) -> list[str]:
+    """Every piece of `text` that is written as a JSON object, outermost ones only, in order. One that is not well-formed ends at
+    its first closing brace; without one, at the end of the text."""
+    found, start = [], 0
+    while match := OPENING.search(text, start):
+        try:
+            _, start = JSON.raw_decode(text, match.start())
+        except (json.JSONDecodeError, RecursionError):
+            start = text.find("}", match.end()) + 1 or len(text)
+        found.append(text[match.start() : start])
     return found

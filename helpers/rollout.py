@@ -37,8 +37,10 @@ class Player(Protocol):
 
 
 def kind(action: str, error: str | None) -> str:
-    """The kind of a reply: its action's verb, or "invalid reply" when the fallback was played."""
-    return "invalid reply" if error else action.partition("(")[0]
+    """The kind of a reply: its action's verb (in JSON, what "action" says), or "invalid reply" when the fallback was played."""
+    if error:
+        return "invalid reply"
+    return json.loads(action)["action"] if action.startswith("{") else action.partition("(")[0]
 
 
 @dataclass(frozen=True)

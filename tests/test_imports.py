@@ -13,8 +13,9 @@ HEAVY = ("torch", "trl", "unsloth", "transformers", "matplotlib", "ipywidgets")
 
 # Every module imports only modules that stand before it (design.md, Layout). A new module gets its place here.
 ORDER = (
-    *("game", "games", "helpers", "replies", "rollout", "players", "rewards", "gallery", "presets", "memory", "machine"),
-    *("models", "saving", "evaluate", "preflight", "grpo", "card", "plots", "widgets", "run", "gpu_check", "kaggle", "tiny"),
+    *("game", "games", "helpers", "replies", "rollout", "honesty", "players", "rewards", "gallery", "presets", "memory"),
+    *("machine", "models", "saving", "evaluate", "surplus", "preflight", "grpo", "card", "plots", "widgets", "run"),
+    *("gpu_check", "kaggle", "tiny"),
 )
 
 
@@ -42,7 +43,8 @@ def part(module: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "module", ["helpers", "helpers.replies", "helpers.rollout", "helpers.players", "helpers.rewards", "helpers.gallery"]
+    "module",
+    ["helpers", "helpers.replies", "helpers.rollout", "helpers.honesty", "helpers.players", "helpers.rewards", "helpers.gallery"],
 )
 def test_importing_the_rules_and_rewards_brings_in_no_heavy_library(module):
     code = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
