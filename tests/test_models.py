@@ -20,7 +20,7 @@ from helpers.rollout import TEST, messages_of
 GAME = Market()
 TINY = replace(preset("tiny"), max_new_tokens=24)
 T4 = PRESETS["t4"]
-ALMOST_GREEDY = replace(TINY, temperature=1e-4)
+ALMOST_GREEDY = replace(TINY, temperature=1e-6)  # the luck of sampling decides ties only
 
 
 def chats(seed: int, every: int):
