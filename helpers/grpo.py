@@ -1,4 +1,4 @@
-"""Turn-level GRPO: TRL's trainer, never forked. A row is one decision point; G replies are sampled for it, and every term
+"""Turn-level GRPO: TRL's trainer, one method overridden (GroupTrainer). A row is one decision point; G replies are sampled for it, and every term
 of the rubric is one reward function over the same judgements.
 
 Rows come from mixed play and from the policy's own games, refreshed as it learns: the coming rows are replaced every
@@ -90,7 +90,7 @@ class Rows:
                 fresh += rows_of(self.game, self.rubric, play(self.game, seeds, dict.fromkeys(self.game.seats, player)))
         if len(fresh) < need:
             raise PreflightError(
-                f"expected {need} decision points where a competent action earns more than idling, found {len(fresh)}: "
+                f"expected {need} decision points where a competent action earns more than idling or than what was played, found {len(fresh)}: "
                 f"under rubric {self.rubric.name} replies hardly matter; change its terms or weights"
             )
         rng.shuffle(fresh)
