@@ -1,5 +1,5 @@
-"""Turn-level GRPO: TRL's trainer, one method overridden (GroupTrainer). A row is one decision point; G replies are sampled for it, and every term
-of the rubric is one reward function over the same judgements.
+"""Turn-level GRPO: TRL's trainer, with one method overridden (GroupTrainer). A row is one decision point; G replies are
+sampled for it, and every term of the rubric is one reward function over the same judgements.
 
 Rows come from mixed play and from the policy's own games, refreshed as it learns: the coming rows are replaced every
 `preset.refresh` steps. Everything a step depends on is drawn from seeds or saved in a checkpoint, so a killed run resumes
@@ -90,8 +90,8 @@ class Rows:
                 fresh += rows_of(self.game, self.rubric, play(self.game, seeds, dict.fromkeys(self.game.seats, player)))
         if len(fresh) < need:
             raise PreflightError(
-                f"expected {need} decision points where a competent action earns more than idling or than what was played, found {len(fresh)}: "
-                f"under rubric {self.rubric.name} replies hardly matter; change its terms or weights"
+                f"expected {need} decision points where a competent action earns more than idling or than what was played, "
+                f"found {len(fresh)}: under rubric {self.rubric.name} replies hardly matter; change its terms or weights"
             )
         rng.shuffle(fresh)
         new = [{"made_at": step, **row} for row in fresh[:need]]
