@@ -93,8 +93,15 @@ def environment(empty: Path, more: dict) -> dict:
 
 def run(code: str, empty: Path, more: dict | None = None):
     """Runs code in another Python in the empty folder, without a network and without the repository on its path."""
-    command = [sys.executable, "-c", OFFLINE + PARAMETERS + code]
-    return subprocess.run(command, cwd=empty, env=environment(empty, more or {}), capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        [sys.executable, "-"],  # from stdin: the packed helpers are longer than an argument may be
+        input=OFFLINE + PARAMETERS + code,
+        cwd=empty,
+        env=environment(empty, more or {}),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
 
 
 def needing(notebook, line: str) -> str:
@@ -532,7 +539,7 @@ def test_papermill_runs_a_built_notebook_in_an_empty_folder(built, empty, monkey
     )
     assert done.metadata.papermill.exception is None
     outputs = [output.get("text", "") for cell in done.cells if "machine.prepare()" in cell.source for output in cell.outputs]
-    assert outputs[0].startswith("game market, preset tiny, seed 0; Python")
+    assert "game market, preset tiny, seed 0; Python" in outputs[0]
 
 
 # The official client
