@@ -26,6 +26,7 @@ from trl.trainer.utils import selective_log_softmax_and_entropy
 
 from helpers.evaluate import write_json
 from helpers.game import Game
+from helpers.machine import INPUTS
 from helpers.models import adapter_in_float32, add_adapter, generator, load, ready
 from helpers.players import Model, competent, mixed_player
 from helpers.preflight import PreflightError, preflight
@@ -227,9 +228,11 @@ class Monitor(TrainerCallback):
             raise RuntimeError("the adapter has not changed after the first steps: is the learning rate 0, or nothing trainable?")
         if state.global_step % self.rows.preset.refresh == 0 and state.global_step < state.max_steps:
             self.rows.fill(state.global_step)
-        if self.budget_s is not None and time.monotonic() - self.started > self.budget_s and state.global_step < state.max_steps:
-            self.stopped = f"time budget of {self.budget_s:.0f} s reached at step {state.global_step}; resume to go on"
-            control.should_training_stop = control.should_save = True
+        if self.budget_s is not None and state.global_step < state.max_steps:
+            done = state.global_step - self.begun_at
+            if (time.monotonic() - self.started) * (done + 1) / done > self.budget_s:  # one more step would exceed it
+                self.stopped = f"time budget of {self.budget_s:.0f} s: stopped at step {state.global_step}, run again to resume"
+                control.should_training_stop = control.should_save = True
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if "reward" not in logs:
@@ -346,6 +349,16 @@ def is_json(path: Path) -> bool:
     return True
 
 
+def from_an_earlier_session(made_from: dict) -> Path | None:
+    """An unfinished run with these settings among Kaggle's inputs, where an earlier session's output can be attached."""
+    for note in sorted(INPUTS.rglob("training.json")):
+        if is_json(note) and json.loads(note.read_text()) == made_from:
+            checkpoint = last_checkpoint(note.parent / "checkpoints")
+            if checkpoint and step_of(checkpoint) < made_from["steps"]:
+                return note.parent
+    return None
+
+
 def train(
     game: Game,
     preset: Preset,
@@ -355,17 +368,18 @@ def train(
     steps: int | None = None,
     resume: bool = False,
     budget_s: float | None = None,
-    save_steps: int = 50,
+    save_steps: int | None = None,
     progress: Callable[[list[dict]], None] | None = None,
 ) -> Trained:
     """Trains an adapter and saves it in run/adapter; checkpoints, rows and history lie beside it.
 
-    resume: go on from the last checkpoint of a killed or stopped run; without, start afresh. budget_s: seconds after which
-    training saves and stops cleanly. Raises ValueError when the folder holds a run with other settings, PreflightError when
-    the run cannot learn.
+    A run that was killed or stopped is gone on with from its last checkpoint, and one line says so; a finished one begins
+    afresh, or with `resume` is left as it is. budget_s: seconds within which training saves and stops cleanly. save_steps:
+    steps between checkpoints (None: a tenth of all, at most 50). Raises ValueError when the folder holds a run with other
+    settings, PreflightError when the run cannot learn.
     """
     steps = steps or preset.steps
-    run.mkdir(parents=True, exist_ok=True)
+    save_steps = save_steps or max(1, min(50, steps // 10))
     made_from = {
         "game": game.name,
         "settings": settings_of(game),
@@ -377,10 +391,18 @@ def train(
     note = run / "training.json"
     if note.exists() and json.loads(note.read_text()) != made_from:
         raise ValueError(f"{run} holds a run with other settings ({note.name}): take those, or another run folder")
-    write_json(note, made_from)
-    if not resume:
+    if not note.exists() and (earlier := from_an_earlier_session(made_from)):
+        print(f"taking up the run of an earlier session, {earlier}", flush=True)
+        shutil.copytree(earlier, run, dirs_exist_ok=True, ignore=shutil.ignore_patterns(note.name))
+        write_json(note, made_from)  # last: without it, what a kill left of the copy is not gone on with
+    checkpoint = last_checkpoint(run / "checkpoints") if note.exists() else None
+    if checkpoint and step_of(checkpoint) >= steps and not resume:
+        checkpoint = None
+    if checkpoint:
+        print(f"going on with the run in {run} from step {step_of(checkpoint)} of {steps}", flush=True)
+    else:
         shutil.rmtree(run / "checkpoints", ignore_errors=True)
-    checkpoint = last_checkpoint(run / "checkpoints")
+    write_json(note, made_from)
     base, tokenizer = load(preset)
     model = add_adapter(base, preset, seed)
     generate = generator(model, tokenizer, preset, seed)

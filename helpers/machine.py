@@ -1,4 +1,5 @@
-"""What a notebook needs of the machine it runs on: the packages that Kaggle or Colab lack, and the embedded model's weights.
+"""What a notebook needs of the machine it runs on: the packages that Kaggle or Colab lack, the embedded model's weights, and a
+folder that outlives the session.
 
 The set-up cell imports this before anything is installed, so it needs no more than the standard library and `packaging`, which
 comes with Jupyter. It never imports torch: what is imported can not be replaced without a restart.
@@ -27,6 +28,8 @@ HUB = "https://huggingface.co/parley-authors/parley-tiny"
 
 WEIGHTS = "model.safetensors"
 INPUTS = Path("/kaggle/input")  # datasets and other kernels' output are mounted somewhere below, at changing depths
+KEEPS = {"kaggle": Path("/kaggle/working"), "colab": Path("/content/drive/MyDrive")}  # what a platform keeps, when it is there
+SESSION_MIN = {"kaggle": 11 * 60, "colab": 11 * 60}  # minutes for training; a session ends after 12 hours at most
 REQUIREMENTS = Path(__file__).parent.parent / "requirements-gpu.txt"
 FOR_GPU = {"unsloth", "unsloth_zoo", "bitsandbytes", "torchao", "xformers"}
 KEPT = ("torch", "torchvision", "torchaudio", "numpy", "pillow")  # a platform's own builds; others would not fit its CUDA
@@ -38,6 +41,24 @@ def place() -> str:
     if "KAGGLE_KERNEL_RUN_TYPE" in os.environ:  # asked first: its image is built upon Colab's
         return "kaggle"
     return "colab" if any(name.startswith("COLAB_") for name in os.environ) else "elsewhere"
+
+
+def run_folder(run: str) -> Path:
+    """Where a run lies: on Kaggle and Colab below the folder that the platform keeps, elsewhere where `run` says. When Google
+    Drive is not mounted on Colab, one line says that the run will be lost."""
+    keeps = KEEPS.get(place())
+    if keeps is None or Path(run).is_absolute():
+        return Path(run)
+    if not keeps.is_dir():
+        print(f"{run} will be lost with this session: there is no {keeps} (on Colab, mount Google Drive and run this again)")
+        return Path(run)
+    return keeps / run if place() == "kaggle" else keeps / "parley" / run
+
+
+def budget_s(minutes: int) -> float | None:
+    """Seconds that training may take: `minutes`, or with 0 what a session of the platform has room for; None: no limit."""
+    minutes = minutes or SESSION_MIN.get(place(), 0)
+    return 60.0 * minutes if minutes else None
 
 
 def missing(lines: Iterable[str], gpu: bool) -> list[str]:

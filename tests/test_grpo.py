@@ -3,6 +3,7 @@ and runs that were killed or ran out of time and still end where an undisturbed 
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -450,19 +451,28 @@ def test_training_saw_the_rows_of_its_file_made_at_every_refresh(undisturbed):
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_and_resumed_ends_at_the_adapter_and_rows_of_an_undisturbed_one(undisturbed, tmp_path):
-    code = (
-        "import os, signal, sys; from pathlib import Path; from test_grpo import trained\n"
-        "die = lambda history: os.kill(os.getpid(), signal.SIGKILL) if history[-1]['step'] == 3 else None\n"
-        "trained(Path(sys.argv[1]), progress=die)"
-    )
+def test_a_run_killed_within_a_step_goes_on_by_itself_from_its_last_checkpoint_and_ends_where_an_undisturbed_one_does(
+    undisturbed, tmp_path, capsys
+):
+    code = """
+import os, signal, sys
+from pathlib import Path
+from test_grpo import grpo, trained
+
+def after_step_3(history):
+    if history[-1]["step"] == 3:  # the next that is judged are the replies of step 4
+        grpo.judge = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
+
+trained(Path(sys.argv[1]), progress=after_step_3)
+"""
     top, tests = Path(__file__).parents[1], Path(__file__).parent
     setup = f"import sys; sys.path[:0] = [{str(tests)!r}, {str(top)!r}]\n"
     killed = subprocess.run([sys.executable, "-c", setup + code, str(tmp_path)], cwd=top, capture_output=True, text=True)
     assert killed.returncode == -9, killed.stderr
     assert [path.name for path in (tmp_path / "checkpoints").glob("checkpoint-*")] == ["checkpoint-2"]
     assert {row["made_at"] for row in rows_in(tmp_path)} == {0, 1, 2, 3} and not (tmp_path / "adapter").exists()
-    resumed = trained(tmp_path, resume=True)
+    resumed = trained(tmp_path)
+    assert f"going on with the run in {tmp_path} from step 2 of 4\n" in capsys.readouterr().out
     assert_same_end(tmp_path, undisturbed.run)
     assert [entry["step"] for entry in resumed.history if "reward" in entry] == [1, 2, 3, 4]
 
@@ -473,8 +483,91 @@ def test_a_time_budget_stops_cleanly_says_how_to_go_on_and_resuming_finishes_the
     assert "time budget" in stopped.stopped and "step 1" in stopped.stopped and "resume" in stopped.stopped
     assert (tmp_path / "checkpoints" / "checkpoint-1").is_dir() and (tmp_path / "adapter").is_dir()
     assert not stopped.model.training
-    assert trained(tmp_path, resume=True).stopped is None
+    assert trained(tmp_path).stopped is None
     assert_same_end(tmp_path, undisturbed.run)
+
+
+class Begins(Exception):
+    """Training would begin."""
+
+
+def begun(run: Path, monkeypatch, **settings):
+    """The checkpoint with which training in `run` would begin; None: afresh."""
+    began = []
+
+    def trainer(*args):
+        raise Begins
+
+    rows = grpo.Rows
+    monkeypatch.setattr(grpo, "make_trainer", trainer)
+    monkeypatch.setattr(grpo, "Rows", lambda *args: began.append(args[-1]) or rows(*args))
+    with pytest.raises(Begins):
+        trained(run, **settings)
+    return began[0]
+
+
+def copy_of(run: Path, there: Path, last: int):
+    """A copy of `run` as it was when its last checkpoint was that of step `last`."""
+    shutil.copytree(run, there)
+    for checkpoint in (there / "checkpoints").iterdir():
+        if grpo.step_of(checkpoint) > last:
+            shutil.rmtree(checkpoint)
+    return there
+
+
+def test_an_unfinished_run_is_gone_on_with_and_a_finished_one_begins_afresh_unless_resuming_is_asked_for(
+    undisturbed, tmp_path, monkeypatch, capsys
+):
+    unfinished, finished = (copy_of(undisturbed.run, tmp_path / str(last), last) for last in (2, 4))
+    assert begun(unfinished, monkeypatch) == 2 and "from step 2 of 4" in capsys.readouterr().out
+    assert begun(copy_of(finished, tmp_path / "asked for", 4), monkeypatch, resume=True) == 4
+    capsys.readouterr()
+    assert begun(finished, monkeypatch) is None and "going on" not in capsys.readouterr().out
+    assert not (finished / "checkpoints").exists()
+
+
+def test_an_unfinished_run_of_an_earlier_kaggle_session_is_taken_up_from_the_inputs_and_others_are_not(
+    undisturbed, tmp_path, monkeypatch, capsys
+):
+    inputs = tmp_path / "input"
+    monkeypatch.setattr(grpo, "INPUTS", inputs)
+    copy_of(undisturbed.run, inputs / "a" / "finished", 4)
+    (inputs / "b").mkdir()
+    (inputs / "b" / "training.json").write_text("no JSON")
+    assert begun(tmp_path / "1", monkeypatch) is None
+    copy_of(undisturbed.run, inputs / "notebooks" / "parley-grpo-training" / "runs" / "latest", 2)
+    assert begun(tmp_path / "2", monkeypatch, seed=1) is None  # made from other settings
+    assert begun(tmp_path / "3", monkeypatch) == 2
+    said = capsys.readouterr().out
+    assert "taking up the run of an earlier session" in said and "from step 2 of 4" in said
+    assert (tmp_path / "3" / "checkpoints" / "checkpoint-2" / "adapter_model.safetensors").exists()
+
+
+def test_a_checkpoint_is_kept_at_least_ten_times_a_run_and_every_50_steps(tmp_path, monkeypatch):
+    kept = []
+
+    def note(keywords):
+        kept.append(keywords["save_steps"])
+        raise Begins
+
+    monkeypatch.setattr(grpo, "config", note)
+    monkeypatch.setattr(grpo, "preflight", lambda *args: None)
+    for steps in (4, 200, 600):
+        with pytest.raises(Begins):
+            grpo.train(SHORT, TINY, RUBRIC, tmp_path / str(steps), steps=steps)
+    assert kept == [1, 20, 50]
+
+
+@pytest.mark.parametrize(("spent", "stops"), [(50.0, False), (70.0, True)])
+def test_a_time_budget_is_kept_not_passed(monkeypatch, spent, stops):
+    monitor, state, _ = monitor_and_state(budget_s=120)
+    control = SimpleNamespace(should_training_stop=False, should_save=False)
+    model = torch.nn.Linear(1, 1)
+    monitor.on_train_begin(None, state, None, model=model)
+    state.global_step = 1  # took `spent`, and so will the next
+    monkeypatch.setattr(grpo.time, "monotonic", lambda: monitor.started + spent)
+    monitor.on_step_end(None, state, control, model=model)
+    assert (control.should_training_stop, control.should_save, bool(monitor.stopped)) == (stops, stops, stops)
 
 
 @pytest.mark.parametrize("resume", [True, False])
@@ -515,9 +608,10 @@ def test_a_checkpoint_that_a_kill_cut_off_is_passed_over(tmp_path):
     assert grpo.last_checkpoint(tmp_path) == tmp_path / "checkpoint-100"
 
 
-def test_a_new_run_in_a_used_folder_can_not_be_resumed_from_the_old_runs_checkpoints(tmp_path, monkeypatch):
-    old = tmp_path / "checkpoints" / "checkpoint-150"
+def test_a_new_run_in_a_used_folder_does_not_go_on_from_checkpoints_of_which_nobody_knows_what_made_them(tmp_path, monkeypatch):
+    old = tmp_path / "checkpoints" / "checkpoint-1"
     old.mkdir(parents=True)
+    (old / "trainer_state.json").write_text("{}")
     monkeypatch.setattr(grpo, "preflight", lambda *args: None)
     monkeypatch.setattr(grpo, "GroupTrainer", None)  # calling it ends the run where training would begin
     with pytest.raises(TypeError):

@@ -330,7 +330,8 @@ def test_in_an_empty_folder_a_built_notebook_is_set_up_from_itself_without_a_net
     notebook = notebook_of(built / ("colab" if platform == "colab" else f"kaggle/{NAMES[0]}") / f"{NAMES[0]}.ipynb")
     done = run("\n".join([packed_cell(notebook), set_up_cell(notebook), SHOW]), empty, PLATFORMS[platform])
     assert done.returncode == 0, done.stderr
-    said, file, gpus, torch_imported, folder, place = done.stdout.splitlines()
+    *lost, said, file, gpus, torch_imported, folder, place = done.stdout.splitlines()
+    assert bool(lost) == (platform != "elsewhere")  # for here is neither /kaggle/working nor Google Drive
     assert said.startswith("game market, preset tiny, seed 7; Python 3.") and ", torch " in said and ", trl 1.14.2" in said
     assert Path(file).is_relative_to(empty.parent / "tmp") and folder == str(empty)
     assert (gpus, torch_imported, place) == ("0", "False", platform)
@@ -540,6 +541,28 @@ def test_papermill_runs_a_built_notebook_in_an_empty_folder(built, empty, monkey
     assert done.metadata.papermill.exception is None
     outputs = [output.get("text", "") for cell in done.cells if "machine.prepare()" in cell.source for output in cell.outputs]
     assert "game market, preset tiny, seed 0; Python" in outputs[0]
+
+
+# A folder that outlives the session
+
+
+@pytest.mark.parametrize(("platform", "below"), [("kaggle", "runs/latest"), ("colab", "parley/runs/latest"), ("elsewhere", None)])
+def test_a_run_lies_where_the_platform_keeps_files(tmp_path, monkeypatch, capsys, platform, below):
+    for name in [name for name in os.environ if name.startswith(("KAGGLE_", "COLAB_"))]:
+        monkeypatch.delenv(name)
+    for name, value in PLATFORMS[platform].items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(machine, "KEEPS", {name: tmp_path / name for name in machine.KEEPS})
+    (tmp_path / "kaggle").mkdir()
+    (tmp_path / "colab").mkdir()
+    assert machine.run_folder("runs/latest") == (tmp_path / platform / below if below else Path("runs/latest"))
+    assert machine.run_folder("/elsewhere/run") == Path("/elsewhere/run")
+    assert capsys.readouterr().out == ""
+    (tmp_path / "colab").rmdir()  # Google Drive is not mounted
+    lost = machine.run_folder("runs/latest")
+    assert platform != "colab" or lost == Path("runs/latest")
+    assert ("will be lost" in capsys.readouterr().out) == (platform == "colab")
+    assert machine.budget_s(0) == {"elsewhere": None}.get(platform, 11 * 3600.0) and machine.budget_s(2) == 120
 
 
 # The official client
