@@ -226,7 +226,8 @@ def main(argv: Sequence[str]) -> None:
         raise RunError(str(error)) from error
     values["PRESET"] = preset.name  # "auto" is settled once, for all notebooks
     run, resume = Path(values.pop("RUN")), values.pop("RESUME", False)
-    os.environ.update(HEADLESS | ({"HF_HUB_OFFLINE": "1"} if preset.model == "tiny" else {}))
+    needs_hub = preset.model != "tiny" or values.get("ADAPTER") or values.get("HUB_REPO")
+    os.environ.update(HEADLESS | ({} if needs_hub else {"HF_HUB_OFFLINE": "1"}))
     with claimed(run):
         made_from = open_run(run, values, resume)
         (run / "notebooks").mkdir(exist_ok=True)

@@ -1,19 +1,23 @@
-"""Saves what was trained so that others can use it: an adapter that names its plain base, one merged model, a copy on the Hub.
-Nothing leaves the machine unless a repository is named and the platform's secrets hold a token."""
+"""Saves what was trained so that others can use it, an adapter that names its plain base, one merged model, a copy on the Hub,
+and finds it again. Nothing leaves the machine unless a repository is named and the platform's secrets hold a token."""
 
+import json
 import os
+import shutil
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, snapshot_download
 
-from helpers.machine import place
+from helpers.machine import INPUTS, place
 from helpers.models import load
 from helpers.presets import Preset
 
 SECRET = "HF_TOKEN"
 PUSHED = ["*.json", "*.jinja", "*.md", "*.safetensors"]
+NOTES = ("training.json", "history.json")  # what a run was made from, and the log of its steps
 
 
 def save_adapter(model, preset: Preset, folder: Path) -> None:
@@ -33,6 +37,17 @@ def merge(preset: Preset, adapter: Path, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
+def export_gguf(model, tokenizer, preset: Preset, folder: Path, quantization: str) -> str:
+    """Writes the model with its adapter merged as one GGUF file, for llama.cpp and Ollama, beside `folder`; says what was done.
+    `quantization`: such as "q8_0" or "q4_k_m"; when empty nothing is written. Only Unsloth's models can write it."""
+    if not quantization:
+        return "no GGUF file: none was asked for"
+    if preset.backend != "unsloth":
+        return f"no GGUF file: only Unsloth writes one, and preset {preset.name} does without it"
+    written = model.save_pretrained_gguf(str(folder), tokenizer, quantization_method=quantization)
+    return f"written: {', '.join(written['gguf_files'])}"
+
+
 def hub_token() -> str | None:
     """The token HF_TOKEN from the secrets of Kaggle or Colab, elsewhere from the environment; None when there is none."""
     try:
@@ -47,6 +62,71 @@ def hub_token() -> str | None:
     except Exception:  # each raises kinds of its own when there is no such secret, or this notebook may not read it
         return None
     return os.environ.get(SECRET)
+
+
+def adapter_in(run: Path) -> Path:
+    """Where the adapter of a run lies: in the run's folder `adapter`; in a bundle, beside the notes."""
+    return run / "adapter" if (run / "adapter").is_dir() else run
+
+
+def bundle(run: Path, card: str, folder: Path) -> None:
+    """Puts what others need of a run into one folder, as the Hub wants it: adapter, notes, and the card as README.md."""
+    shutil.copytree(adapter_in(run), folder, dirs_exist_ok=True)
+    for name in NOTES:
+        shutil.copyfile(run / name, folder / name)
+    (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a whole trained adapter lies there, with what it was made from."""
+    return (adapter_in(folder) / "adapter_config.json").exists() and all((folder / name).exists() for name in NOTES)
+
+
+def settings_in(run: Path) -> dict:
+    """Game, preset and seed of a run."""
+    note = json.loads((run / NOTES[0]).read_text(encoding="utf-8"))
+    return {"game": note["game"], "preset": note["preset"]["name"], "seed": note["seed"]}
+
+
+def newest(folders: Iterable[Path], wanted: Mapping) -> Path | None:
+    """The run with the `wanted` settings that was written last."""
+    found = [folder for folder in folders if is_run(folder) and settings_in(folder) == wanted]
+    return max(found, key=lambda folder: (folder / NOTES[1]).stat().st_mtime, default=None)
+
+
+def find_run(named: str, run: Path, game: str, preset: str, seed: int) -> tuple[Path | None, str]:
+    """(the folder of a trained run, or None; where it was found).
+
+    `named` is a folder, such as a Kaggle input, in which a run lies, or USER/NAME of a bundle on the Hub. When it is empty:
+    `run`, or else the newest run with these settings beside it, or else below /kaggle/input, where notebook 04's output is
+    attached. Raises FileNotFoundError when nothing is where `named` says, ValueError for a run with other settings.
+    """
+    wanted = {"game": game, "preset": preset, "seed": seed}
+    if named:
+        found, why = (Path(named), "the folder named") if Path(named).is_dir() else (from_hub(named), f"{named} on the Hub")
+        found = found if is_run(found) else newest((note.parent for note in found.rglob(NOTES[0])), wanted)
+        if found is None:
+            raise FileNotFoundError(f"expected a run of notebook 04 with {wanted} in {named}, found none")
+    elif is_run(run):
+        found, why = run, "RUN"
+    elif found := newest(run.parent.glob("*"), wanted):
+        why = f"the newest beside {run}, which holds no adapter"
+    elif found := newest((note.parent for note in INPUTS.rglob(NOTES[0])), wanted):
+        why = f"the newest of Kaggle's inputs; {run} holds no adapter"
+    else:
+        return None, f"no run with {wanted} in or beside {run}, or among Kaggle's inputs"
+    if settings_in(found) != wanted:
+        raise ValueError(f"expected a run with {wanted} in {found}, got {settings_in(found)}; run 04 with these parameters")
+    return found, why
+
+
+def from_hub(repository: str) -> Path:
+    """A copy of USER/NAME on the Hub, private ones with the platform's token. Raises FileNotFoundError when there is none."""
+    try:
+        return Path(snapshot_download(repository, token=hub_token(), allow_patterns=PUSHED))
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise FileNotFoundError(f"expected a folder, or USER/NAME on the Hub, got {repository!r} ({reason})") from error
 
 
 def push(folder: Path, repository: str) -> str:

@@ -95,6 +95,22 @@ def test_fields_of_the_preset_are_changed_in_every_notebook_and_a_bad_change_is_
     assert (settings["PRESET"], settings["OVERRIDES"]) == ("tiny", "steps=9, refresh=3")
 
 
+@pytest.mark.parametrize(("given", "offline"), [([], "1"), (["-p", "ADAPTER", "a/b"], None), (["-p", "HUB_REPO", "a/b"], None)])
+def test_the_embedded_model_needs_no_hub_unless_an_adapter_comes_from_there_or_goes_there(
+    course, tmp_path, monkeypatch, given, offline
+):
+    monkeypatch.setattr(run, "report", lambda folder: "")
+    monkeypatch.delitem(os.environ, "HF_HUB_OFFLINE", raising=False)
+    course(
+        "05_stub.ipynb",
+        "import os\nfrom pathlib import Path",
+        "Path(RUN, 'summary.json').write_text('{}')\nPath(RUN, 'got').write_text(str(os.environ.get('HF_HUB_OFFLINE')))",
+        parameters=PARAMETERS + '\nADAPTER = ""\nHUB_REPO = ""',
+    )
+    main(given)
+    assert (tmp_path / "runs" / "latest" / "got").read_text() == str(offline)
+
+
 def test_a_notebook_without_a_parameters_cell_is_refused(course):
     course("01_stub.ipynb", parameters="")
     with pytest.raises(RunError, match=r"expected a cell tagged `parameters` in notebooks/01_stub.ipynb"):

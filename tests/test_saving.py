@@ -1,13 +1,16 @@
 """What was trained is saved so that others can use it: plain names, equal logits, and nothing on the Hub unasked."""
 
 import json
+import os
 import re
+import shutil
 import sys
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+from huggingface_hub import constants
 from mixed import walk
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
@@ -74,6 +77,127 @@ def test_a_merged_model_in_16_bits_has_the_logits_of_its_adapter(dtype, bits, ad
     error = (logits(merged, tokenizer) - expected).norm() / expected.norm()
     # Rounding weights to that many bits errs by up to 2^-bits each, and errors of a few layers add up.
     assert error < 8 * 2**-bits < (base - expected).norm() / expected.norm() / 2
+
+
+# GGUF
+
+
+def test_a_gguf_file_is_written_by_unsloth_alone_and_only_when_it_is_asked_for(tmp_path):
+    asked = []
+
+    def write(*args, **given):
+        asked.append((args, given))
+        return {"gguf_directory": "run/export_gguf", "gguf_files": ["run/export_gguf/model.Q8_0.gguf"]}
+
+    model = SimpleNamespace(save_pretrained_gguf=write)
+    assert saving.export_gguf(model, "tokenizer", PRESETS["t4"], tmp_path, "") == "no GGUF file: none was asked for"
+    said = saving.export_gguf(model, "tokenizer", TINY, tmp_path, "q8_0")
+    assert said == "no GGUF file: only Unsloth writes one, and preset tiny does without it" and asked == []
+    said = saving.export_gguf(model, "tokenizer", PRESETS["t4"], tmp_path, "q8_0")
+    assert said == "written: run/export_gguf/model.Q8_0.gguf"
+    assert asked == [((str(tmp_path), "tokenizer"), {"quantization_method": "q8_0"})]
+
+
+# Finding a run
+
+
+WANTED = {"game": "market", "preset": "tiny", "seed": 0}
+
+
+def a_run(folder, seed=0, at=1_000_000_000, **other):
+    """A run as `train` leaves it, all but the weights; written `at` seconds of the epoch."""
+    (folder / "adapter").mkdir(parents=True)
+    (folder / "adapter" / "adapter_config.json").write_text("{}")
+    note = {"game": "market", "preset": {"name": "tiny"}, "seed": seed} | other
+    for name, data in zip(saving.NOTES, (note, [{"step": 200}]), strict=True):
+        (folder / name).write_text(json.dumps(data))
+        os.utime(folder / name, (at, at))
+    return folder
+
+
+@pytest.fixture
+def inputs(tmp_path, monkeypatch):
+    """In place of /kaggle/input; not there yet."""
+    monkeypatch.setattr(saving, "INPUTS", tmp_path / "input")
+    return tmp_path / "input"
+
+
+def find(run, named=""):
+    return saving.find_run(named, run, **WANTED)
+
+
+def test_the_adapter_in_run_is_taken_whatever_lies_beside_it(tmp_path, inputs):
+    run = a_run(tmp_path / "runs" / "latest")
+    a_run(tmp_path / "runs" / "newer", at=2_000_000_000)
+    assert find(run) == (run, "RUN")
+
+
+def test_without_one_the_newest_run_beside_it_with_these_settings_is_taken(tmp_path, inputs):
+    run, runs = tmp_path / "runs" / "latest", tmp_path / "runs"
+    a_run(runs / "old")
+    chosen = a_run(runs / "chosen", at=1_500_000_000)
+    for i, other in enumerate([{"seed": 1}, {"preset": {"name": "t4"}}, {"game": "bargaining"}]):
+        a_run(runs / f"other-{i}", at=2_000_000_000, **other)
+    (a_run(runs / "killed", at=2_000_000_000) / "history.json").unlink()  # which is written last
+    a_run(inputs / "parley", at=2_000_000_000)
+    assert find(run) == (chosen, f"the newest beside {run}, which holds no adapter")
+
+
+@pytest.mark.parametrize("mounted", ["parley-grpo-training/runs/latest", "notebooks/somebody/parley-grpo-training/runs/latest"])
+def test_on_kaggle_what_04_left_is_found_among_the_inputs_or_by_the_inputs_name(tmp_path, inputs, mounted):
+    run, left = tmp_path / "working" / "runs" / "latest", a_run(inputs / mounted)
+    a_run(inputs / "other", seed=1, at=2_000_000_000)
+    assert find(run) == (left, f"the newest of Kaggle's inputs; {run} holds no adapter")
+    assert find(run, str(inputs / mounted.removesuffix("/runs/latest"))) == (left, "the folder named")
+    assert find(run, str(left)) == (left, "the folder named")
+
+
+def test_without_any_run_none_is_found_and_it_is_said_where_was_looked(tmp_path, inputs):
+    run = tmp_path / "runs" / "latest"
+    assert find(run) == (None, f"no run with {WANTED} in or beside {run}, or among Kaggle's inputs")
+
+
+def test_a_run_with_other_settings_is_refused_where_it_was_named(tmp_path, inputs):
+    other = a_run(tmp_path / "runs" / "latest", seed=1)
+    with pytest.raises(ValueError, match="expected a run with .*'seed': 0.* got .*'seed': 1.*; run 04 with these parameters"):
+        find(other)
+    with pytest.raises(ValueError, match="'seed': 1"):
+        find(tmp_path / "elsewhere", str(other))
+    with pytest.raises(FileNotFoundError, match="expected a run of notebook 04 with .*'seed': 0"):
+        find(tmp_path / "elsewhere", str(tmp_path / "runs"))
+
+
+def test_what_is_bundled_for_the_hub_is_found_there_again_with_its_card_and_the_same_adapter(
+    adapted, saved, tmp_path, inputs, monkeypatch
+):
+    run = a_run(tmp_path / "run")
+    shutil.copytree(saved, run / "adapter", dirs_exist_ok=True)
+    saving.bundle(run, "the card", tmp_path / "hub")
+    assert {path.name for path in (tmp_path / "hub").iterdir()} == {
+        *saving.NOTES,
+        "README.md",
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
+    asked = []
+    monkeypatch.setattr(saving, "hub_token", lambda: TOKEN)
+    monkeypatch.setattr(saving, "snapshot_download", lambda *args, **given: asked.append((args, given)) or tmp_path / "hub")
+    found = find(tmp_path / "elsewhere", "someone/parley")
+    assert found == (tmp_path / "hub", "someone/parley on the Hub")
+    assert asked == [(("someone/parley",), {"token": TOKEN, "allow_patterns": saving.PUSHED})]
+    assert (tmp_path / "hub" / "README.md").read_text() == "the card"
+    model, tokenizer = load(TINY, saving.adapter_in(found[0]))
+    assert torch.equal(logits(model, tokenizer), logits(*adapted))
+
+
+@pytest.mark.parametrize("named", ["someone/parley", "no/such/folder"])
+def test_what_is_neither_a_folder_nor_on_the_hub_is_told(tmp_path, inputs, monkeypatch, named):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(FileNotFoundError, match=f"expected a folder, or USER/NAME on the Hub, got '{named}' \\(.+\\)$"):
+        find(tmp_path, named)
+
+
+# The Hub
 
 
 @pytest.fixture
