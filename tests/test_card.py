@@ -4,19 +4,22 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import nbformat
 import pytest
 import torch
 import yaml
 from accelerate import Accelerator
-from transformers import GenerationConfig
+from datasets import Dataset
+from transformers import GenerationConfig, GenerationMixin
 
-from helpers import GAMES, grpo, models
+from helpers import GAMES, grpo, models, rollout
 from helpers.card import curve, excerpt, filled, markdown, middle, model_card, one_seat, transcript, verdict, write_readme
 from helpers.evaluate import table
+from helpers.players import Model
 from helpers.presets import preset
 from helpers.replies import read
 from helpers.rewards import RUBRICS
-from helpers.rollout import Episode, Turn, append, messages_of
+from helpers.rollout import TEST, Episode, Turn, append, messages_of, play, take
 from helpers.saving import save_adapter
 
 
@@ -142,6 +145,68 @@ def test_the_cards_example_asks_and_samples_as_training_and_evaluation_do_and_ge
     training, sampling = grpo.settings(game, tiny, RUBRICS["default"], tmp_path, 0, 1, 1), dict(names["settings"])
     assert sampling.pop("do_sample") is True and sampling.pop("max_new_tokens") == training["max_completion_length"]
     assert sampling == {name: training[name] for name in ("temperature", "top_k", "top_p", "repetition_penalty")}
+
+
+EVALUATION = Path(__file__).parent.parent / "notebooks" / "05_evaluation.ipynb"
+DECIDES = ("do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "max_new_tokens")
+
+
+def test_training_evaluation_the_card_and_the_notebooks_example_ask_sample_and_read_in_the_same_way(tmp_path, monkeypatch):
+    """At the first position of a held-out deal: what reaches the model's sampling loop, and what text reaches the parser."""
+    game, tiny = GAMES["market"], replace(preset("tiny"), prompts=1, generations=2)
+    model, tokenizer = models.load(tiny)
+    model, state = models.add_adapter(model, tiny, 0), game.deal(TEST[0])
+    seat, chat = game.turn(state), list(messages_of(game, game.view(state, game.turn(state))))
+    reply = "  Accept_Trade( t99 ) "
+    answer = torch.tensor([*tokenizer(reply, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id])
+    sampled, parsed = [], []
+
+    def sample(self, input_ids, logits_processor, stopping_criteria, generation_config, **given):
+        settings = {name: getattr(generation_config, name) for name in DECIDES}
+        sampled.append((input_ids[0].tolist(), settings, [type(each).__name__ for each in logits_processor]))
+        return torch.cat([input_ids, answer.expand(len(input_ids), -1)], 1)
+
+    def reading(game, text):
+        parsed.append(text)
+        return read(game, text)
+
+    def seen():
+        """(what was sampled first, whether the reply reached the parser as it was written)"""
+        found = sampled[0], reply in parsed
+        sampled.clear()
+        parsed.clear()
+        return found
+
+    monkeypatch.setattr(GenerationMixin, "_sample", sample)
+    monkeypatch.setattr(rollout, "read", reading)
+
+    play(game, TEST[:1], dict.fromkeys(game.seats, Model("trained", models.generator(model, tokenizer, tiny))))
+    evaluation = seen()
+
+    [example] = [cell.source for cell in nbformat.read(EVALUATION, 4).cells if "model.generate(" in cell.source]
+    names = {"game": game, "preset": tiny, "model": model, "tokenizer": tokenizer, "SEED": 0, "TEST": TEST}
+    exec(example, names)
+    notebook = seen()
+
+    card = model_card(SUMMARY | {"seeds": [TEST[0], TEST[-1]]}, HISTORY, tiny)
+    shown = re.findall(r"```python\n(.*?)```", card, re.DOTALL)[-1]
+    exec(shown, names)
+    take(game, state, names["reply"])
+    from_card = seen()
+    same = shown[shown.index("# enable_thinking") :].replace(f"settings = {tiny.sampling}", "settings = preset.sampling")
+    assert names["messages"] == chat and same in example + "\n"
+
+    rows = Dataset.from_list([{"prompt": chat, "seed": TEST[0], "actions": [], "seat": seat}])
+    rows = rows.with_transform(lambda batch: batch)  # as Rows.dataset: columns as they are
+    args = grpo.config(grpo.settings(game, tiny, RUBRICS["default"], tmp_path, 0, 1, 1))
+    rewards = grpo.reward_functions(game, RUBRICS["default"])
+    grpo.make_trainer(model, tokenizer, tiny, args, rewards, rows, []).train()
+    training = seen()
+
+    assert training == evaluation == notebook == from_card
+    (ids, settings, processors), was_read = training
+    assert was_read and tokenizer.decode(ids).count(chat[-1]["content"]) == 1
+    assert settings["temperature"] == tiny.temperature and "TemperatureLogitsWarper" in processors
 
 
 def test_the_table_of_one_seat_is_there_when_it_was_measured():
