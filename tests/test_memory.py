@@ -1,6 +1,8 @@
 """The memory table: by hand, against published sizes, and against the real tensors of the embedded model."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -111,3 +113,9 @@ def test_activations_of_tiny_bound_what_autograd_keeps_and_not_by_much(rank, pro
 def test_auto_never_picks_a_preset_that_needs_more_memory_than_it_asks_of_the_gpu(name, capability, memory_gib):
     assert sum(memory(PRESETS[name]).values()) / 2**30 <= memory_gib
     assert choose(Gpu("just enough", capability, memory_gib))[0] == name
+
+
+def test_the_readme_tells_the_memory_of_every_preset():
+    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| [^|]+ \| `([\w-]+)` \| .* \| ([0-9.]+)(?: of [0-9.]+)? \|$", readme, re.MULTILINE))
+    assert told == {name: f"{total:.1f}" for name, total in table()["total"].items()}
