@@ -177,6 +177,7 @@ def test_training_evaluation_the_card_and_the_notebooks_example_ask_sample_and_r
         parsed.clear()
         return found
 
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     monkeypatch.setattr(GenerationMixin, "_sample", sample)
     monkeypatch.setattr(rollout, "read", reading)
 
