@@ -509,7 +509,7 @@ def begun(run: Path, monkeypatch, **settings):
 def copy_of(run: Path, there: Path, last: int):
     """A copy of `run` as it was when its last checkpoint was that of step `last`."""
     shutil.copytree(run, there)
-    for checkpoint in (there / "checkpoints").iterdir():
+    for checkpoint in (there / "checkpoints").glob("checkpoint-*"):
         if grpo.step_of(checkpoint) > last:
             shutil.rmtree(checkpoint)
     return there
