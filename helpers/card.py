@@ -23,8 +23,9 @@ PROJECT = "https://github.com/parley-authors/parley"
 WATCHED = {  # what the base had seen before training, by model
     "tiny": "It was trained by imitation on mixed play: about three quarters of the actions it imitated were random legal ones "
     "and **a quarter were a competent (greedy) trader's**. It was also taught the answers to reading questions "
-    "about the position (who holds what, what to ask of whom, whose offer to take). It knows the grammar of the game and "
-    "has watched competent play before GRPO starts; the row *untrained base* shows what that alone is worth.",
+    "about the position (who holds what, what to ask of whom and what to give for it, whose offer to take). It knows the "
+    "grammar of the game and has watched competent play before GRPO starts; the row *untrained base* shows what that alone "
+    "is worth.",
 }
 
 

@@ -136,7 +136,7 @@ RANK_32 = {"lora_rank": 32, "lora_alpha": 64}
 PRESETS = {
     preset.name: preset
     for preset in (
-        Preset("tiny", model="tiny", steps=200, prompts=16, generations=8, learning_rate=2e-3, refresh=40, temperature=0.7),
+        Preset("tiny", model="tiny", steps=200, prompts=24, generations=8, learning_rate=2e-3, refresh=40, temperature=0.7),
         Preset("smollm2", SMOLLM2, steps=30, prompts=2, generations=4, learning_rate=1e-4, refresh=10),
         T4,
         without_unsloth(T4),

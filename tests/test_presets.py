@@ -61,7 +61,7 @@ def test_larger_gpus_train_in_bfloat16_and_the_h200_a_larger_model():
 def test_tiny_trains_in_float32_with_one_whole_batch_a_step():
     given = keywords(TINY)
     expected = {
-        "per_device_train_batch_size": 16 * 8,
+        "per_device_train_batch_size": 24 * 8,
         "gradient_accumulation_steps": 1,
         "fp16": False,
         "bf16": False,
@@ -113,7 +113,7 @@ def test_fields_are_overridden_from_text():
         ("temperature=nan", "expected temperature .*finite.*got 'nan'"),
         ("dtype=half", "expected dtype .*'float32', 'float16' or 'bfloat16'.*got 'half'"),
         ("generations=1", "expected generations .*greater than or equal to 2.*got '1'"),
-        ("accumulate=3", r"expected accumulate to divide prompts \(16\).*got 3"),
+        ("accumulate=5", r"expected accumulate to divide prompts \(24\).*got 5"),
         ("dtype=float16", "float32 or bfloat16 on a CPU, got 'float16'"),
         ("vllm=true", "device cuda and dtype bfloat16 with vllm .*got cpu and float32"),
     ],
