@@ -1,14 +1,13 @@
 """Saves what was trained so that others can use it: an adapter that names its plain base, one merged model, a copy on the Hub.
 Nothing leaves the machine unless a repository is named and the platform's secrets hold a token."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from huggingface_hub import HfApi
 
-from helpers.machine import place
+from helpers.machine import secret
 from helpers.models import load
 from helpers.presets import Preset
 
@@ -34,19 +33,8 @@ def merge(preset: Preset, adapter: Path, folder: Path) -> None:
 
 
 def hub_token() -> str | None:
-    """The token HF_TOKEN from the secrets of Kaggle or Colab, elsewhere from the environment; None when there is none."""
-    try:
-        if place() == "kaggle":
-            from kaggle_secrets import UserSecretsClient
-
-            return UserSecretsClient().get_secret(SECRET)
-        if place() == "colab":
-            from google.colab import userdata
-
-            return userdata.get(SECRET)
-    except Exception:  # each raises kinds of its own when there is no such secret, or this notebook may not read it
-        return None
-    return os.environ.get(SECRET)
+    """The token HF_TOKEN from the platform's secrets; None when there is none."""
+    return secret(SECRET)
 
 
 def push(folder: Path, repository: str) -> str:
