@@ -128,6 +128,22 @@ def versions() -> str:
     return ", ".join(found)
 
 
+def secret(name: str) -> str | None:
+    """The secret of that name from Kaggle or Colab, elsewhere from the environment; None when there is none."""
+    try:
+        if place() == "kaggle":
+            from kaggle_secrets import UserSecretsClient
+
+            return UserSecretsClient().get_secret(name)
+        if place() == "colab":
+            from google.colab import userdata
+
+            return userdata.get(name)
+    except Exception:  # each raises kinds of its own when there is no such secret, or this notebook may not read it
+        return None
+    return os.environ.get(name)
+
+
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
     return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -2,7 +2,6 @@
 and finds it again. Nothing leaves the machine unless a repository is named and the platform's secrets hold a token."""
 
 import json
-import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -11,7 +10,7 @@ from pathlib import Path
 import torch
 from huggingface_hub import HfApi, snapshot_download
 
-from helpers.machine import INPUTS, place
+from helpers.machine import INPUTS, secret
 from helpers.models import load
 from helpers.presets import Preset
 
@@ -49,19 +48,8 @@ def export_gguf(model, tokenizer, preset: Preset, folder: Path, quantization: st
 
 
 def hub_token() -> str | None:
-    """The token HF_TOKEN from the secrets of Kaggle or Colab, elsewhere from the environment; None when there is none."""
-    try:
-        if place() == "kaggle":
-            from kaggle_secrets import UserSecretsClient
-
-            return UserSecretsClient().get_secret(SECRET)
-        if place() == "colab":
-            from google.colab import userdata
-
-            return userdata.get(SECRET)
-    except Exception:  # each raises kinds of its own when there is no such secret, or this notebook may not read it
-        return None
-    return os.environ.get(SECRET)
+    """The token HF_TOKEN from the platform's secrets; None when there is none."""
+    return secret(SECRET)
 
 
 def adapter_in(run: Path) -> Path:

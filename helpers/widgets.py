@@ -1,11 +1,13 @@
-"""The reward lab: what a rubric thinks of one reply and of the whole gallery, live under sliders, or as a static page.
+"""The reward lab, and a seat to play from.
 
-All it shows comes from `lab_data`, which is pure: every number in the lab is one of `helpers.rewards` or `helpers.gallery`,
-and a slider only changes a weight. Rewards are linear in the weights, so the gallery is judged once and reweighted.
+The lab shows what a rubric thinks of one reply and of the whole gallery, live under sliders, or as a static page. All of it
+comes from `lab_data`, which is pure: every number in the lab is one of `helpers.rewards` or `helpers.gallery`, and a slider only
+changes a weight. Rewards are linear in the weights, so the gallery is judged once and reweighted. The seat shows a
+`helpers.human.HumanSeat`.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from html import escape
@@ -13,11 +15,13 @@ from random import Random
 from typing import Any
 
 from helpers import GAMES
+from helpers.card import transcript
 from helpers.gallery import GALLERY, Strategy, earnings
-from helpers.game import Game, replay
+from helpers.game import Game, IllegalAction, ParseError, Seat, replay
+from helpers.human import HumanSeat
 from helpers.players import competent, mixed_player
 from helpers.rewards import RUBRICS, TERMS, Rubric, judge
-from helpers.rollout import VALID, play
+from helpers.rollout import VALID, Episode, Player, play
 
 GALLERY_SEEDS = VALID[:20]  # episodes in which each strategy of the gallery is judged
 POSITIONS = VALID[:100]  # seeds that the position picker offers
@@ -216,3 +220,101 @@ def add_controls(lab: Lab, game: Game, seed: int) -> None:
             control.observe(refresh, "value")
     lab.box = w.HBox([w.VBox(list(lab.controls.values()), layout=w.Layout(flex="none")), page])
     lab.controls["page"] = page
+
+
+# --- a seat to play from
+
+
+@dataclass
+class Board:
+    """What the last line of a notebook cell shows to a person who plays: the widgets in `box` or, without a front end, one line.
+
+    controls: the widgets by name.
+    """
+
+    table: HumanSeat
+    controls: dict[str, Any] = field(default_factory=dict)
+    box: Any = None
+
+    @property
+    def episode(self) -> Episode | None:
+        """The whole episode, once it is over."""
+        return self.table.episode
+
+    def _ipython_display_(self):
+        from IPython.display import display
+
+        if self.box:
+            display(self.box)
+        else:
+            print(f"seat {self.table.seat} waits for a person: open this notebook in Jupyter, Colab or Kaggle and run this cell")
+
+
+def play_seat(game: Game, seed: int, seat: Seat, players: Mapping[Seat, Player]) -> Board:
+    """Lets a person play `seat` of the episode of `seed` against `players`, which hold the other seats. When it is over, the
+    board's `episode` can be kept like any other: `append(path, [board.episode])`."""
+    board = Board(HumanSeat(game, seed, seat, players))
+    if not headless():
+        add_seat(board)
+    return board
+
+
+def board_html(table: HumanSeat, trouble: str) -> str:
+    """What a person is shown: the prompt as a model would get it, or the whole episode; and before it what went wrong."""
+    if table.episode:
+        parts = [(f"The episode is over. You were {table.seat}.", transcript(table.episode))]
+    elif table.request:
+        parts = [(message["role"], message["content"]) for message in table.request.messages]
+    else:
+        parts = []
+    shown = [f"<b>{escape(head)}</b>{pre(text)}" for head, text in parts]
+    if trouble:
+        shown.insert(0, f'<div style="color: #D55E00">{pre(trouble)}</div>')
+    return f'<div style="line-height: 1.4">{"".join(shown)}</div>'
+
+
+def pre(text: str) -> str:
+    return f'<pre style="white-space: pre-wrap">{escape(text)}</pre>'
+
+
+def add_seat(board: Board) -> None:
+    """Gives `board` its widgets. What cannot be used stays in the box with the reason above it."""
+    import ipywidgets as w
+
+    table, auto = board.table, w.Layout(width="auto")
+    page = w.HTML()
+    reply = w.Textarea(placeholder=f"your reply for {table.seat}, as a model would write it", layout=w.Layout(width="95%"))
+    send = w.Button(description="Send", button_style="primary", layout=auto)
+    fallback = w.Button(description="Write the fallback for me", layout=auto)
+    again = w.Button(description="Ask the other players again", layout=auto)
+    buttons = (send, fallback, again)
+
+    def show(trouble: str = "") -> None:
+        page.value = board_html(table, trouble)
+        send.disabled = fallback.disabled = table.request is None
+        again.disabled = bool(table.request or table.episode)
+
+    def move(act: Callable[[], None]) -> None:
+        """Does `act`, and shows what came of it."""
+        asked, trouble = table.request, ""
+        for button in buttons:
+            button.disabled = True
+        try:
+            act()
+        except (ParseError, IllegalAction) as reason:
+            trouble = f"Not usable: {reason}"
+        except Exception as reason:  # raised by another player; an exception in a widget would be seen by nobody
+            trouble = f"Another player failed ({type(reason).__name__}): {reason}"
+        if table.request is not asked:
+            reply.value = ""
+        show(trouble)
+
+    def write_fallback(_) -> None:
+        reply.value = table.fallback
+
+    send.on_click(lambda _: move(lambda: table.answer(reply.value)))
+    fallback.on_click(write_fallback)
+    again.on_click(lambda _: move(table.go_on))
+    board.controls = {"page": page, "reply": reply, "send": send, "fallback": fallback, "again": again}
+    board.box = w.VBox([page, reply, w.HBox(buttons)])
+    move(table.go_on)

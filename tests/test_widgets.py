@@ -1,14 +1,18 @@
-"""The reward lab: its figures are the rubric's, its controls react, what people and models write is escaped."""
+"""The reward lab: its figures are the rubric's, its controls react. A person's seat: its buttons do what they say. What people
+and models write is escaped."""
 
 import builtins
+from random import Random
 
 import pytest
 
 from helpers import GAMES, widgets
 from helpers.gallery import GALLERY, score
 from helpers.game import replay
+from helpers.games.bargaining import Bargaining
+from helpers.players import Model, Scripted, competent
 from helpers.rewards import RUBRICS, TERMS, Rubric, judge, rubric
-from helpers.rollout import VALID
+from helpers.rollout import VALID, append, load
 
 GAME = GAMES["market"]
 # The position of notebook 03: D misses Stone and can spare Wood (so t1 helps it), it needs Grain and no Iron (so t2 hurts it).
@@ -181,3 +185,94 @@ def test_the_last_line_of_a_cell_shows_the_widgets_or_the_static_page(lab, monke
     lab.box = None
     lab._ipython_display_()
     assert shown[1].data == lab.page
+
+
+# --- a person's seat
+
+
+@pytest.fixture
+def sit(monkeypatch):
+    """sit(game, seat, **players): the board with its controls, as in a notebook; competent players hold the other seats."""
+    monkeypatch.setattr(widgets, "headless", lambda: False)
+
+    def board(game, seat, **players):
+        trader = Scripted("competent", competent(game))
+        others = {other: trader for other in game.seats if other != seat}
+        return widgets.play_seat(game, VALID[0], seat, others | players)
+
+    return board
+
+
+@pytest.mark.parametrize("game, seat", [(GAME, "C"), (Bargaining(), "buyer"), (Bargaining(), "seller")])
+def test_a_person_reads_the_prompt_of_a_model_writes_replies_and_ends_with_an_episode_that_can_be_kept(sit, game, seat, tmp_path):
+    board = sit(game, seat)
+    page, reply, send, rng = *(board.controls[name] for name in ("page", "reply", "send")), Random(0)
+    while board.table.request:
+        assert all(widgets.pre(message["content"]) in page.value for message in board.table.request.messages)
+        reply.value = str(competent(game)(board.table.request.view, rng))
+        send.click()
+        assert reply.value == ""
+    assert "The episode is over" in page.value and "payoffs at the end" in page.value
+    assert all(board.controls[name].disabled for name in ("send", "fallback", "again"))
+    append(tmp_path / "mine.jsonl", [board.episode])
+    assert load(tmp_path / "mine.jsonl") == [board.episode]
+    assert {turn.seat for turn in board.episode.turns} == set(game.seats)
+
+
+def test_an_unusable_reply_stays_in_its_box_with_the_reason_above_the_same_prompt(sit):
+    board = sit(GAME, "A")
+    before = board.controls["page"].value
+    for text, reason in (("", "no action found"), ("accept_trade(t9)", "no offer t9"), ("pass() pass()", "ambiguous: found 2")):
+        board.controls["reply"].value = text
+        board.controls["send"].click()
+        page = board.controls["page"].value
+        assert board.controls["reply"].value == text and f"Not usable: {reason}" in page
+        assert all(widgets.pre(message["content"]) in page for message in board.table.request.messages)
+        assert not board.controls["send"].disabled and board.controls["again"].disabled
+    board.controls["reply"].value = "pass()"
+    board.controls["send"].click()
+    assert "Not usable" not in board.controls["page"].value != before
+
+
+def test_the_fallback_is_written_into_the_box_and_played_only_when_it_is_sent(sit):
+    board = sit(Bargaining(), "buyer")
+    said = len(board.table.said)
+    board.controls["fallback"].click()
+    assert board.controls["reply"].value == '{"message": "", "action": "NO_DEAL"}' and len(board.table.said) == said
+    board.controls["send"].click()
+    assert board.episode.actions[-1] == '{"message": "", "action": "NO_DEAL"}'
+
+
+def test_a_player_that_fails_is_told_of_and_asked_again_by_a_button_without_losing_the_reply(sit):
+    failures = iter([True, True])
+
+    def failing(chats):
+        if next(failures, False):
+            raise ConnectionError("no <server>")
+        return ["pass()"] * len(chats)
+
+    board = sit(GAME, "A", B=Model("far away", failing))
+    board.controls["reply"].value = "pass()"
+    for button in ("send", "again"):
+        board.controls[button].click()
+        assert "Another player failed (ConnectionError): no &lt;server&gt;" in board.controls["page"].value
+        assert board.controls["send"].disabled and board.controls["reply"].value == ""
+    board.controls["again"].click()
+    assert [text for text, _ in board.table.said][:2] == ["pass()", "pass()"] and board.table.request
+    assert "failed" not in board.controls["page"].value and board.controls["again"].disabled
+
+
+def test_what_another_player_writes_is_escaped(sit):
+    board = sit(GAME, "A", B=Model("evil", lambda chats: ["<script>alert(1)</script> <img src=x>"] * len(chats)))
+    while board.table.request:
+        board.controls["fallback"].click()
+        board.controls["send"].click()
+    page = board.controls["page"].value
+    assert "<script" not in page and "<img" not in page and "&lt;script&gt;" in page  # quoted in the transcript
+
+
+def test_headless_the_seat_is_one_line_and_nobody_is_asked(monkeypatch, capsys):
+    monkeypatch.setenv("PARLEY_HEADLESS", "1")
+    board = widgets.play_seat(GAME, VALID[0], "C", dict.fromkeys("ABD", Model("unasked", None)))
+    board._ipython_display_()
+    assert capsys.readouterr().out.startswith("seat C waits for a person: ") and board.episode is None
