@@ -177,6 +177,13 @@ def cut(ids: list[int], stop: int) -> list[int]:
     return ids[: ids.index(stop) + 1] if stop in ids else ids
 
 
+def finite(name: str, values: list[float]) -> list[float]:
+    """`values` of the term of that name. Raises ValueError when one is not finite: TRL would drop its whole group silently."""
+    if not all(map(math.isfinite, values)):
+        raise ValueError(f"term {name} gave a reward that is not finite; mend the term")
+    return values
+
+
 def reward_functions(game: Game, rubric: Rubric) -> list[Callable]:
     """One TRL reward function for each term, named after it; one judgement of each reply serves all of them."""
     latest: dict[str, Any] = {"completions": None, "judgements": []}
@@ -197,10 +204,7 @@ def reward_functions(game: Game, rubric: Rubric) -> list[Callable]:
 
     def function(name: str) -> Callable:
         def reward(prompts, completions, seed, actions, **kwargs) -> list[float]:
-            values = [TERMS[name].value(j) for j in judgements(completions, seed, actions)]
-            if not all(map(math.isfinite, values)):
-                raise ValueError(f"term {name} gave a reward that is not finite; mend the term")
-            return values
+            return finite(name, [TERMS[name].value(j) for j in judgements(completions, seed, actions)])
 
         reward.__name__ = name
         return reward
@@ -209,12 +213,13 @@ def reward_functions(game: Game, rubric: Rubric) -> list[Callable]:
 
 
 class Monitor(TrainerCallback):
-    """Stops a run that cannot learn, with the reason; stops cleanly at the time budget; refreshes the rows; reports."""
+    """Stops a run that cannot learn, with the reason; stops cleanly at the time budget; refreshes the rows, if there are any to
+    refresh; reports."""
 
     PATIENCE = 10  # steps in a row without any difference in reward
     CHECK_AT = 3  # by this step the adapter must have moved
 
-    def __init__(self, rows: Rows, budget_s: float | None, progress: Callable[[list[dict]], None] | None):
+    def __init__(self, rows: Rows | None, budget_s: float | None, progress: Callable[[list[dict]], None] | None):
         self.rows, self.budget_s, self.progress = rows, budget_s, progress
         self.started, self.ties, self.stopped = time.monotonic(), 0, None
 
@@ -225,7 +230,7 @@ class Monitor(TrainerCallback):
     def on_step_end(self, args, state, control, model=None, **kwargs):
         if state.global_step == self.begun_at + self.CHECK_AT and fingerprint(model) == self.before:
             raise RuntimeError("the adapter has not changed after the first steps: is the learning rate 0, or nothing trainable?")
-        if state.global_step % self.rows.preset.refresh == 0 and state.global_step < state.max_steps:
+        if self.rows and state.global_step % self.rows.preset.refresh == 0 and state.global_step < state.max_steps:
             self.rows.fill(state.global_step)
         if self.budget_s is not None and time.monotonic() - self.started > self.budget_s and state.global_step < state.max_steps:
             self.stopped = f"time budget of {self.budget_s:.0f} s reached at step {state.global_step}; resume to go on"
@@ -307,16 +312,22 @@ def config(keywords: dict[str, Any]) -> GRPOConfig:
     return GRPOConfig(**keywords)
 
 
-def make_trainer(model, tokenizer, preset: Preset, args: GRPOConfig, reward_funcs, rows: Dataset, callbacks) -> GRPOTrainer:
-    """TRL's trainer as a preset needs it. Raises RuntimeError when the trainer changed the batch."""
-    trainer = (GroupTrainer if preset.shares_prompts else GRPOTrainer)(
+def make_trainer(
+    model, tokenizer, preset: Preset, args: GRPOConfig, reward_funcs, rows: Dataset, callbacks, kind=None, rollout_func=None
+) -> GRPOTrainer:
+    """TRL's trainer as a preset needs it at turn level or, for whole episodes, the `kind` of trainer given with its
+    `rollout_func`. Raises RuntimeError when the trainer changed the batch."""
+    if kind is None:
+        kind = GroupTrainer if preset.shares_prompts else GRPOTrainer
+        rollout_func = partial(sample_groups, batch=preset.batch) if preset.own_sampling else None
+    trainer = kind(
         model=model,
         processing_class=tokenizer,
         reward_funcs=reward_funcs,
         args=args,
         train_dataset=rows,
         callbacks=callbacks,
-        rollout_func=partial(sample_groups, batch=preset.batch) if preset.own_sampling else None,
+        rollout_func=rollout_func,
     )
     if trainer.args.per_device_train_batch_size != preset.micro_batch:  # Unsloth does so silently
         raise RuntimeError(
@@ -346,6 +357,27 @@ def is_json(path: Path) -> bool:
     return True
 
 
+def begin(run: Path, made_from: dict[str, Any], resume: bool) -> Path | None:
+    """Notes in the run folder what it is made from, and returns the checkpoint to go on from; without `resume` there is none.
+    Raises ValueError when the folder holds a run with other settings."""
+    run.mkdir(parents=True, exist_ok=True)
+    note = run / "training.json"
+    if note.exists() and json.loads(note.read_text()) != made_from:
+        raise ValueError(f"{run} holds a run with other settings ({note.name}): take those, or another run folder")
+    write_json(note, made_from)
+    if not resume:
+        shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    return last_checkpoint(run / "checkpoints")
+
+
+def learn(trainer: GRPOTrainer, preset: Preset, run: Path, adapter: Path, checkpoint: Path | None) -> None:
+    """Trains, makes the model ready to answer, and saves its adapter and run/history.json."""
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    ready(trainer.model, preset)
+    save_adapter(trainer.model, preset, adapter)
+    write_json(run / "history.json", trainer.state.log_history)
+
+
 def train(
     game: Game,
     preset: Preset,
@@ -365,7 +397,6 @@ def train(
     the run cannot learn.
     """
     steps = steps or preset.steps
-    run.mkdir(parents=True, exist_ok=True)
     made_from = {
         "game": game.name,
         "settings": settings_of(game),
@@ -374,13 +405,7 @@ def train(
         "seed": seed,
         "steps": steps,
     }
-    note = run / "training.json"
-    if note.exists() and json.loads(note.read_text()) != made_from:
-        raise ValueError(f"{run} holds a run with other settings ({note.name}): take those, or another run folder")
-    write_json(note, made_from)
-    if not resume:
-        shutil.rmtree(run / "checkpoints", ignore_errors=True)
-    checkpoint = last_checkpoint(run / "checkpoints")
+    checkpoint = begin(run, made_from, resume)
     base, tokenizer = load(preset)
     model = add_adapter(base, preset, seed)
     generate = generator(model, tokenizer, preset, seed)
@@ -395,11 +420,7 @@ def train(
     monitor = Monitor(rows, budget_s, progress)
     args = config(settings(game, preset, rubric, run, seed, steps, save_steps))
     trainer = make_trainer(model, tokenizer, preset, args, reward_functions(game, rubric), rows.dataset(steps), [monitor])
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    ready(model, preset)
-    save_adapter(model, preset, run / "adapter")
-    history = trainer.state.log_history
-    write_json(run / "history.json", history)
+    learn(trainer, preset, run, run / "adapter", checkpoint)
     if not generate([rows.rows[0]["prompt"]])[0].strip():
         raise RuntimeError("the trained model answers with nothing: the run is broken")
-    return Trained(model, tokenizer, history, run, monitor.stopped)
+    return Trained(model, tokenizer, trainer.state.log_history, run, monitor.stopped)
