@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 from toy import Chatter
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedTokenizerFast
+from trl.chat_template_utils import qwen3_chat_template
 
 from helpers.chats import Chat, ChatPlayer, apart, between, check_template, cut, render
 from helpers.games.bargaining import Bargaining
@@ -95,6 +96,18 @@ def test_a_template_that_changes_what_it_has_shown_is_refused(template, tiny, te
     templated.chat_template = template
     with pytest.raises(ValueError, match="expected a chat template that only adds.*should stand: set another"):
         ChatPlayer("policy", tiny[0], templated, TINY)
+
+
+def test_qwen3_is_loaded_with_a_template_that_keeps_what_it_has_shown_and_opens_as_its_own(templated, monkeypatch):
+    templated.chat_template = "{% set enable_thinking = false %}" + qwen3_chat_template
+    opening = render(templated, bargained()[:2])
+    with pytest.raises(ValueError, match="expected a chat template that only adds"):
+        check_template(templated)
+    templated.chat_template = qwen3_chat_template
+    monkeypatch.setattr(PreTrainedTokenizerFast, "from_pretrained", lambda *args, **given: templated)
+    _, loaded = load(TINY)
+    check_template(loaded)
+    assert render(loaded, bargained()[:2]) == opening
 
 
 # what is sampled
