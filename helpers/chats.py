@@ -141,7 +141,7 @@ class ChatPlayer:
                 f"{longest}: play fewer rounds or shorten replies (max_new_tokens)"
             )
         ids, mask = self.padded([chat.ids[len(chat.kept) :] if self.keep else chat.ids for chat in chats])
-        cache = DynamicCache(config=self.model.config)
+        cache = DynamicCache(config=self.model.config) if self.keep else None
         if self.keep:
             read = together([chat.kept for chat in chats], cache)
             ids = torch.cat([torch.full_like(read, self.tokenizer.pad_token_id), ids], 1)
