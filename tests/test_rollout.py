@@ -156,6 +156,25 @@ def test_a_transcript_holds_every_message_and_reply_of_both_chats_once():
         assert [message["content"] for message in last.messages] == [episode.system[seat], *turns[:-1]]
 
 
+@pytest.mark.parametrize("protocol", ["sequential", "simultaneous"])
+def test_in_bargaining_a_chat_tells_every_action_of_the_other_side_once_and_none_of_its_own(protocol):
+    game, asked = Bargaining(protocol=protocol), {}
+
+    def note(requests):
+        asked.update({(request.episode, request.seat): request for request in requests})
+        return random_player(game)(requests)
+
+    note.name = "random"
+    play(game, range(80), dict.fromkeys(game.seats, note))
+    long = 0
+    for request in asked.values():
+        told = [line for message in request.messages[1::2] for line in message["content"].split("\n") if line[0] == "#"]
+        known = [line for line in game.describe(request.view).split("\n") if line[0] == "#"]
+        assert told == [line for line in known if not line.startswith("# You")]
+        long += len(told) > 1
+    assert long > 20
+
+
 def test_every_episode_can_have_players_of_its_own():
     tables = [PLAYERS, PLAYERS | {"A": scripted(GAME, "pass")}, PLAYERS]
     episodes = play(GAME, [4, 4, 5], tables)
