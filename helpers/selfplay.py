@@ -247,6 +247,10 @@ class EpisodeTrainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
+        groups = self.sums.view(-1, self.num_generations)
+        groups = groups[~groups.isnan().all(1)]  # TRL would count groups that take no part as if their rewards differed
+        tied = groups.nan_to_num(-torch.inf).amax(1) - groups.nan_to_num(torch.inf).amin(1) < 1e-6
+        self._metrics["train"]["frac_reward_zero_std"][-1] = tied.float().mean().item()
         if self.ranks:
             mine = self.accelerator.process_index * len(inputs)
             output["advantages"] = rank_scores(self.sums, self.num_generations)[mine : mine + len(inputs)]

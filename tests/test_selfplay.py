@@ -162,7 +162,7 @@ def test_base_checkpoint_and_scripted_opponents_say_what_each_says_alone_and_lea
     arm = Arm("mixed", {"A": {"policy": 1.0}, "B": {"base": 1.0, str(tmp_path / "other"): 1.0, "quiet": 1.0}})
     before = {name for name, p in model.named_parameters() if p.requires_grad}
     adapters = selfplay.add_opponents(model, GAME, arm)
-    out, _ = trajectories(adapted, arm, TRAIN[:6], preset=ALMOST_GREEDY, adapters=adapters)
+    out, _ = trajectories(adapted, arm, TRAIN[:12], preset=ALMOST_GREEDY, adapters=adapters)
     assert {name for name, p in model.named_parameters() if p.requires_grad} == before
     assert model.active_adapter == "default"
     alone = {
@@ -172,7 +172,7 @@ def test_base_checkpoint_and_scripted_opponents_say_what_each_says_alone_and_lea
         "quiet": Scripted("quiet", lambda view, rng: "pass()"),
     }
     played = set()
-    for seed, episode in zip(TRAIN[:6], out["episode"][::SIZE], strict=True):
+    for seed, episode in zip(TRAIN[:12], out["episode"][::SIZE], strict=True):
         names = draw(arm, seed)
         played |= set(names.values())
         assert [episode] == play(GAME, [seed], {seat: alone[name] for seat, name in names.items()})
@@ -290,6 +290,14 @@ def test_advantages_are_normalised_within_a_seed_and_seat_over_its_episodes(rank
             expected = rank_scores(group, SIZE) if ranks else (group - group.mean()) / (group.std() + 1e-4)
             torch.testing.assert_close(advantages[start : start + SIZE], expected, rtol=1e-4, atol=1e-6)
     assert 0 < fillers < len(seen) * 8 and len(seen) == 2
+
+
+def test_groups_that_take_no_part_do_not_hide_that_all_others_tie(tmp_path, monkeypatch):
+    monkeypatch.setitem(EPISODE_TERMS, "share", Term("share", -1, 1, "the same for all", lambda episode, seat: 0.25))
+    arm = replace(BOTH, players={"A": {"policy": 1.0}, "B": {"policy": 1.0, "quiet": 2.0}})
+    result = trained(tmp_path, arm, preset=replace(TINY, prompts=8), rubric=Rubric("same", {"share": 1.0}))
+    for entry in steps_of(result):
+        assert (entry["frac_reward_zero_std"], entry["reward"]) == (1.0, 0.25)
 
 
 # training
