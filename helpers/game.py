@@ -30,7 +30,7 @@ class Game(Protocol[S, V, A]):
 
     name: str
     seats: tuple[Seat, ...]
-    memory: Literal["none", "chat"]  # is each prompt complete on its own, or the next message of a chat?
+    memory: Literal["none", "chat"]  # is each prompt complete on its own, or the next message of a chat (views have `events`)?
     verbs: tuple[str, ...]  # names of the actions, written as calls `verb(...)`; () when an action is one JSON object
     max_turns: int  # no episode is longer
     payoff_range: tuple[float, float]  # lowest and highest payoff of one seat

@@ -178,6 +178,13 @@ def cut(ids: list[int], stop: int) -> list[int]:
     return ids[: ids.index(stop) + 1] if stop in ids else ids
 
 
+def finite(name: str, values: list[float]) -> list[float]:
+    """`values` of the term of that name. Raises ValueError when one is not finite: TRL would drop its whole group silently."""
+    if not all(map(math.isfinite, values)):
+        raise ValueError(f"term {name} gave a reward that is not finite; mend the term")
+    return values
+
+
 def reward_functions(game: Game, rubric: Rubric) -> list[Callable]:
     """One TRL reward function for each term, named after it; one judgement of each reply serves all of them."""
     latest: dict[str, Any] = {"completions": None, "judgements": []}
@@ -198,10 +205,7 @@ def reward_functions(game: Game, rubric: Rubric) -> list[Callable]:
 
     def function(name: str) -> Callable:
         def reward(prompts, completions, seed, actions, **kwargs) -> list[float]:
-            values = [TERMS[name].value(j) for j in judgements(completions, seed, actions)]
-            if not all(map(math.isfinite, values)):
-                raise ValueError(f"term {name} gave a reward that is not finite; mend the term")
-            return values
+            return finite(name, [TERMS[name].value(j) for j in judgements(completions, seed, actions)])
 
         reward.__name__ = name
         return reward
@@ -210,12 +214,13 @@ def reward_functions(game: Game, rubric: Rubric) -> list[Callable]:
 
 
 class Monitor(TrainerCallback):
-    """Stops a run that cannot learn, with the reason; stops cleanly at the time budget; refreshes the rows; reports."""
+    """Stops a run that cannot learn, with the reason; stops cleanly at the time budget; refreshes the rows, if there are any to
+    refresh; reports."""
 
     PATIENCE = 10  # steps in a row without any difference in reward
     CHECK_AT = 3  # by this step the adapter must have moved
 
-    def __init__(self, rows: Rows, budget_s: float | None, progress: Callable[[list[dict]], None] | None):
+    def __init__(self, rows: Rows | None, budget_s: float | None, progress: Callable[[list[dict]], None] | None):
         self.rows, self.budget_s, self.progress = rows, budget_s, progress
         self.started, self.ties, self.stopped = time.monotonic(), 0, None
 
@@ -226,7 +231,7 @@ class Monitor(TrainerCallback):
     def on_step_end(self, args, state, control, model=None, **kwargs):
         if state.global_step == self.begun_at + self.CHECK_AT and fingerprint(model) == self.before:
             raise RuntimeError("the adapter has not changed after the first steps: is the learning rate 0, or nothing trainable?")
-        if state.global_step % self.rows.preset.refresh == 0 and state.global_step < state.max_steps:
+        if self.rows and state.global_step % self.rows.preset.refresh == 0 and state.global_step < state.max_steps:
             self.rows.fill(state.global_step)
         if self.budget_s is not None and state.global_step < state.max_steps:
             done = state.global_step - self.begun_at
@@ -264,7 +269,9 @@ class Trained:
     stopped: str | None
 
 
-def settings(game: Game, preset: Preset, rubric: Rubric, run: Path, seed: int, steps: int, save_steps: int) -> dict[str, Any]:
+def settings(
+    game: Game, preset: Preset, rubric: Rubric, run: Path, seed: int, steps: int, save_steps: int | None
+) -> dict[str, Any]:
     """The keywords for GRPOConfig."""
     return dict(
         output_dir=str(run / "checkpoints"),
@@ -294,7 +301,7 @@ def settings(game: Game, preset: Preset, rubric: Rubric, run: Path, seed: int, s
         seed=seed,
         data_seed=seed,
         logging_steps=1,
-        save_steps=save_steps,
+        save_steps=save_steps or max(1, min(50, steps // 10)),
         save_total_limit=2,
         report_to="none",
         dataloader_pin_memory=False,
@@ -310,16 +317,22 @@ def config(keywords: dict[str, Any]) -> GRPOConfig:
     return GRPOConfig(**keywords)
 
 
-def make_trainer(model, tokenizer, preset: Preset, args: GRPOConfig, reward_funcs, rows: Dataset, callbacks) -> GRPOTrainer:
-    """TRL's trainer as a preset needs it. Raises RuntimeError when the trainer changed the batch."""
-    trainer = (GroupTrainer if preset.shares_prompts else GRPOTrainer)(
+def make_trainer(
+    model, tokenizer, preset: Preset, args: GRPOConfig, reward_funcs, rows: Dataset, callbacks, kind=None, rollout_func=None
+) -> GRPOTrainer:
+    """TRL's trainer as a preset needs it at turn level or, for whole episodes, the `kind` of trainer given with its
+    `rollout_func`. Raises RuntimeError when the trainer changed the batch."""
+    if kind is None:
+        kind = GroupTrainer if preset.shares_prompts else GRPOTrainer
+        rollout_func = partial(sample_groups, batch=preset.batch) if preset.own_sampling else None
+    trainer = kind(
         model=model,
         processing_class=tokenizer,
         reward_funcs=reward_funcs,
         args=args,
         train_dataset=rows,
         callbacks=callbacks,
-        rollout_func=partial(sample_groups, batch=preset.batch) if preset.own_sampling else None,
+        rollout_func=rollout_func,
     )
     if trainer.args.per_device_train_batch_size != preset.micro_batch:  # Unsloth does so silently
         raise RuntimeError(
@@ -359,6 +372,36 @@ def from_an_earlier_session(made_from: dict) -> Path | None:
     return None
 
 
+def begin(run: Path, made_from: dict[str, Any], resume: bool) -> Path | None:
+    """Notes in the run folder what it is made from, and returns the checkpoint to go on from, if there is one: of an unfinished
+    run, also of one among Kaggle's inputs; with `resume` of a finished one too. Raises ValueError when the folder holds a run
+    with other settings."""
+    note, steps = run / "training.json", made_from["steps"]
+    if note.exists() and json.loads(note.read_text()) != made_from:
+        raise ValueError(f"{run} holds a run with other settings ({note.name}): take those, or another run folder")
+    if not note.exists() and (earlier := from_an_earlier_session(made_from)):
+        print(f"taking up the run of an earlier session, {earlier}", flush=True)
+        shutil.copytree(earlier, run, dirs_exist_ok=True, ignore=shutil.ignore_patterns(note.name))
+        write_json(note, made_from)  # last: without it, what a kill left of the copy is not gone on with
+    checkpoint = last_checkpoint(run / "checkpoints") if note.exists() else None
+    if checkpoint and step_of(checkpoint) >= steps and not resume:
+        checkpoint = None
+    if checkpoint:
+        print(f"going on with the run in {run} from step {step_of(checkpoint)} of {steps}", flush=True)
+    else:
+        shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    write_json(note, made_from)
+    return checkpoint
+
+
+def learn(trainer: GRPOTrainer, preset: Preset, run: Path, adapter: Path, checkpoint: Path | None) -> None:
+    """Trains, makes the model ready to answer, and saves its adapter and run/history.json."""
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    ready(trainer.model, preset)
+    save_adapter(trainer.model, preset, adapter)
+    write_json(run / "history.json", trainer.state.log_history)
+
+
 def train(
     game: Game,
     preset: Preset,
@@ -379,7 +422,6 @@ def train(
     settings, PreflightError when the run cannot learn.
     """
     steps = steps or preset.steps
-    save_steps = save_steps or max(1, min(50, steps // 10))
     made_from = {
         "game": game.name,
         "settings": settings_of(game),
@@ -388,21 +430,7 @@ def train(
         "seed": seed,
         "steps": steps,
     }
-    note = run / "training.json"
-    if note.exists() and json.loads(note.read_text()) != made_from:
-        raise ValueError(f"{run} holds a run with other settings ({note.name}): take those, or another run folder")
-    if not note.exists() and (earlier := from_an_earlier_session(made_from)):
-        print(f"taking up the run of an earlier session, {earlier}", flush=True)
-        shutil.copytree(earlier, run, dirs_exist_ok=True, ignore=shutil.ignore_patterns(note.name))
-        write_json(note, made_from)  # last: without it, what a kill left of the copy is not gone on with
-    checkpoint = last_checkpoint(run / "checkpoints") if note.exists() else None
-    if checkpoint and step_of(checkpoint) >= steps and not resume:
-        checkpoint = None
-    if checkpoint:
-        print(f"going on with the run in {run} from step {step_of(checkpoint)} of {steps}", flush=True)
-    else:
-        shutil.rmtree(run / "checkpoints", ignore_errors=True)
-    write_json(note, made_from)
+    checkpoint = begin(run, made_from, resume)
     base, tokenizer = load(preset)
     model = add_adapter(base, preset, seed)
     generate = generator(model, tokenizer, preset, seed)
@@ -417,11 +445,7 @@ def train(
     monitor = Monitor(rows, budget_s, progress)
     args = config(settings(game, preset, rubric, run, seed, steps, save_steps))
     trainer = make_trainer(model, tokenizer, preset, args, reward_functions(game, rubric), rows.dataset(steps), [monitor])
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    ready(model, preset)
-    save_adapter(model, preset, run / "adapter")
-    history = trainer.state.log_history
-    write_json(run / "history.json", history)
+    learn(trainer, preset, run, run / "adapter", checkpoint)
     if not generate([rows.rows[0]["prompt"]])[0].strip():
         raise RuntimeError("the trained model answers with nothing: the run is broken")
-    return Trained(model, tokenizer, history, run, monitor.stopped)
+    return Trained(model, tokenizer, trainer.state.log_history, run, monitor.stopped)

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedTokenizerFast
+from trl.chat_template_utils import qwen3_chat_template, qwen3_training_chat_template
 
 from helpers.machine import fetch_weights
 from helpers.presets import SMOLLM2, Preset
@@ -40,6 +41,8 @@ def load(preset: Preset, adapter: Path | None = None):
         model = load_with_unsloth(source, preset) if preset.backend == "unsloth" else load_plain(source, preset)
     except OSError as error:
         model, tokenizer = load_packaged(preset, error)
+    if tokenizer.chat_template == qwen3_chat_template:  # as a chat goes on, it takes back what it showed before earlier replies
+        tokenizer.chat_template = qwen3_training_chat_template
     if "enable_thinking" in tokenizer.chat_template:  # Qwen3 would think first, and be cut off before it acts
         tokenizer.chat_template = "{% set enable_thinking = false %}" + tokenizer.chat_template
     if adapter is not None:

@@ -1,6 +1,7 @@
-"""Training rewards: a rubric is a weighted sum of named, bounded terms, and each term judges one reply at one decision point.
+"""Training rewards: a rubric is a weighted sum of named, bounded terms. Each of TERMS judges one reply at one decision point;
+each of EPISODE_TERMS, for self-play, a seat's part in a whole episode.
 
-The reply is replayed in the exact state of the prompt and *played on*: for LOOK_AHEAD turns competent partners answer (they
+A reply is replayed in the exact state of the prompt and *played on*: for LOOK_AHEAD turns competent partners answer (they
 build and join, but open nothing new) while the judged seat idles. Whether they take up the offers that suit them is drawn for
 each decision point, for all partners alike: among the replies to one prompt no luck decides whose offer was a good one.
 The same is done with the seat idling at once. All replies to one prompt share the same luck, so a difference between two
@@ -16,7 +17,7 @@ from typing import Any
 
 from helpers.game import Game, Seat, replay
 from helpers.players import ANSWERING
-from helpers.rollout import take
+from helpers.rollout import Episode, take
 
 LOOK_AHEAD = 7  # turns played on: every other seat moves at least once
 
@@ -71,13 +72,14 @@ def judge(game: Game, seed: int, actions: Sequence[str], replies: Sequence[str])
 
 @dataclass(frozen=True)
 class Term:
-    """One named part of a reward. `low` and `high` bound it; `says` is its meaning in one line."""
+    """One named part of a reward. `low` and `high` bound it; `says` is its meaning in one line; `value` takes a Judgement or, in
+    EPISODE_TERMS, an Episode and a seat."""
 
     name: str
     low: float
     high: float
     says: str
-    value: Callable[[Judgement], float]
+    value: Callable[..., float]
 
 
 def clip(x: float, low: float = -1.0, high: float = 1.0) -> float:
@@ -132,17 +134,35 @@ TERMS = {
 }
 
 
+def share(episode: Episode, seat: Seat) -> float:
+    return clip(episode.payoffs[seat])
+
+
+def unusable(episode: Episode, seat: Seat) -> float:
+    return -1.0 if any(turn.error for turn in episode.turns if turn.seat == seat) else 0.0
+
+
+EPISODE_TERMS = {
+    term.name: term
+    for term in (
+        Term("share", -1, 1, "the seat's own payoff, clipped: in bargaining its signed share of the surplus", share),
+        Term("unusable", -1, 0, "-1 if any reply of the seat was no legal action, else 0: never an income", unusable),
+    )
+}
+
+
 @dataclass(frozen=True)
 class Rubric:
-    """Terms with weights. Its reward of a reply is the weighted sum."""
+    """Terms with weights, all of TERMS or all of EPISODE_TERMS. Its reward of a reply is the weighted sum."""
 
     name: str
     weights: dict[str, float]
 
     def __post_init__(self):
-        unknown = [name for name in self.weights if name not in TERMS]
+        known = EPISODE_TERMS if EPISODE_TERMS.keys() & self.weights.keys() else TERMS
+        unknown = [name for name in self.weights if name not in known]
         if unknown or not self.weights:
-            raise ValueError(f"expected weights for some of {', '.join(TERMS)}, got {unknown or 'none'}")
+            raise ValueError(f"expected weights for some of {', '.join(known)}, got {unknown or 'none'}")
         for name, weight in self.weights.items():
             if isinstance(weight, bool) or not isinstance(weight, int | float) or not abs(weight) <= 100:
                 raise ValueError(f"expected a weight from -100 to 100 for {name}, got {weight!r}")
@@ -164,6 +184,8 @@ RUBRICS = {
         Rubric("card", {"card_format": 1.0, "card_strategic": 1.0, "card_environment": 1.0}),
     )
 }
+
+SELF_PLAY = Rubric("self-play", {"share": 1.0, "unusable": 0.5})
 
 
 def rubric(text: str) -> Rubric:

@@ -20,12 +20,14 @@ TRAIN, VALID, TEST = range(0, 1_000_000), range(1_000_000, 2_000_000), range(5_0
 
 @dataclass(frozen=True)
 class Request:
-    """What a player is asked: its seat's view, the same as chat messages, and its own stream of luck."""
+    """What a player is asked: its seat's view, the same as chat messages, and its own stream of luck. `episode` is the episode's
+    place among those played at once."""
 
     seat: Seat
     view: Any
     messages: tuple[dict[str, str], ...]
     rng: Random
+    episode: int
 
 
 class Player(Protocol):
@@ -75,7 +77,11 @@ def settings_of(game: Game) -> dict[str, Any]:
     return {f.name: getattr(game, f.name) for f in fields(game) if f.init}
 
 
-def messages_of(game: Game, view) -> tuple[dict[str, str], ...]:
+def messages_of(game: Game, view, chat: Sequence[dict[str, str]] = (), since: int = 0) -> tuple[dict[str, str], ...]:
+    """What a seat is shown: a complete prompt or, after `chat` (its messages so far, its own last reply included), one message
+    more with the events from number `since` on."""
+    if chat:
+        return (*chat, {"role": "user", "content": game.describe(view, since)})
     return ({"role": "system", "content": game.system(view)}, {"role": "user", "content": game.describe(view)})
 
 
@@ -93,25 +99,39 @@ def take(game: Game, state, reply: str):
 
 
 def play(
-    game: Game, seeds: Sequence[int], players: Mapping[Seat, Player], progress: Callable[[int], None] | None = None
+    game: Game,
+    seeds: Sequence[int],
+    players: Mapping[Seat, Player] | Sequence[Mapping[Seat, Player]],
+    progress: Callable[[int], None] | None = None,
 ) -> list[Episode]:
-    """One episode for each seed, in lockstep. `progress` is told after every tick how many episodes are over."""
+    """One episode for each seed, in lockstep. `players`: the same for all episodes, or one mapping for each. `progress` is told
+    after every tick how many episodes are over.
+
+    In games with chat memory a seat's prompt grows: every message tells what happened since its last one. Its own action stands
+    there already, in its own words, unless the fallback was played in place of an unusable reply: that it is told.
+    """
+    tables = [players] * len(seeds) if isinstance(players, Mapping) else players
     states = [game.deal(seed) for seed in seeds]
     rngs = [{seat: Random(f"{game.name}/{seed}/{seat}") for seat in game.seats} for seed in seeds]
     turns: list[list[Turn]] = [[] for _ in seeds]
+    chats: list[dict[Seat, tuple]] = [{} for _ in seeds]  # of each seat: (messages so far, number of events it knows)
     while True:
-        asked: dict[int, tuple[Player, list[tuple[int, Request]]]] = {}
+        asked: dict[int, tuple[Player, list[Request]]] = {}
         for i, state in enumerate(states):
             if seat := game.turn(state):
                 view = game.view(state, seat)
-                request = Request(seat, view, messages_of(game, view), rngs[i][seat])
-                asked.setdefault(id(players[seat]), (players[seat], []))[1].append((i, request))
+                request = Request(seat, view, messages_of(game, view, *chats[i].get(seat, ())), rngs[i][seat], i)
+                player = tables[i][seat]
+                asked.setdefault(id(player), (player, []))[1].append(request)
         if not asked:
             break
         for player, requests in asked.values():
-            replies = player([request for _, request in requests])
-            for (i, request), reply in zip(requests, replies, strict=True):
+            for request, reply in zip(requests, player(requests), strict=True):
+                i = request.episode
                 states[i], action, error = take(game, states[i], reply)
+                if game.memory == "chat":
+                    chat = (*request.messages, {"role": "assistant", "content": reply})
+                    chats[i][request.seat] = (chat, len(request.view.events) + (error is None))
                 turns[i].append(Turn(request.seat, request.messages[-1]["content"], reply, str(action), error))
         if progress:
             progress(sum(game.turn(state) is None for state in states))
@@ -120,12 +140,12 @@ def play(
             game.name,
             settings_of(game),
             seed,
-            {seat: players[seat].name for seat in game.seats},
+            {seat: table[seat].name for seat in game.seats},
             {seat: game.system(game.view(state, seat)) for seat in game.seats},
             tuple(said),
             dict(game.payoffs(state)),
         )
-        for seed, state, said in zip(seeds, states, turns, strict=True)
+        for seed, table, state, said in zip(seeds, tables, states, turns, strict=True)
     ]
 
 

@@ -10,7 +10,9 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from toy import Chatter
 
+from helpers.games.bargaining import Bargaining
 from helpers.games.market import Market
 from helpers.players import Model, Scripted, random_player, scripted
 from helpers.rollout import TEST, TRAIN, VALID, append, load, messages_of, play, take
@@ -103,6 +105,81 @@ def test_a_bug_in_the_rules_is_not_taken_for_a_bad_reply(monkeypatch):
     monkeypatch.setattr(Market, "parse", lambda *_: [][0])
     with pytest.raises(IndexError):
         take(GAME, GAME.deal(0), "pass()")
+
+
+# --- chat memory
+
+
+def said_in_turn(game, replies, player="said"):
+    """The requests of one episode whose turns are answered with `replies`, and the episode."""
+    asked = []
+
+    def answer(requests):
+        asked.extend(requests)
+        return [replies[len(asked) - 1]]
+
+    answer.name = player
+    [episode] = play(game, [3], dict.fromkeys(game.seats, answer))
+    return asked, episode
+
+
+def test_in_a_game_without_memory_every_prompt_is_complete_and_in_a_chat_game_it_grows_by_reply_and_news():
+    offers = [f'thinking... {{"message": "", "action": "OFFER", "offer_price": {price}}}' for price in (100, 90, 80, 70)]
+    game = Bargaining(rounds=2, offer_sanity_mult=None)
+    asked, _ = said_in_turn(game, offers)
+    first, second = asked[0], asked[2]
+    assert first.seat == second.seat and first.messages == messages_of(game, first.view)
+    assert second.messages == (
+        *first.messages,
+        {"role": "assistant", "content": offers[0]},  # word for word: its own action is not told again
+        {"role": "user", "content": game.describe(second.view, since=1)},
+    )
+    assert "OFFER 90.00" in second.messages[-1]["content"] and "100" not in second.messages[-1]["content"]
+    assert "OFFER 100.00" in asked[1].messages[-1]["content"] and "thinking" not in str(asked[1].messages)
+    for request in said_in_turn(GAME, ["pass()"] * 12)[0]:
+        assert request.messages == messages_of(GAME, request.view)
+
+
+@pytest.mark.parametrize("reply", ["pass()", "nonsense", "accept_trade(t1)"])
+def test_a_seat_is_told_its_own_action_only_when_the_fallback_was_played_in_its_place(reply):
+    asked, episode = said_in_turn(Chatter(rounds=3), ["pass()", "pass()", reply, "pass()", "pass()", "pass()"])
+    told = "" if reply == "pass()" else "You: form_coalition()\n"
+    assert [message["content"] for message in asked[4].messages[4:]] == [reply, f"{told}{asked[1].seat}: pass()\nAction:"]
+    assert episode.turns[4].prompt == asked[4].messages[-1]["content"]
+
+
+def test_a_transcript_holds_every_message_and_reply_of_both_chats_once():
+    asked, episode = said_in_turn(Chatter(rounds=3), ["pass()", "nonsense", "propose_trade(x)"] * 2)
+    for seat in "AB":
+        *_, last = [request for request in asked if request.seat == seat]
+        turns = [text for turn in episode.turns if turn.seat == seat for text in (turn.prompt, turn.reply)]
+        assert [message["content"] for message in last.messages] == [episode.system[seat], *turns[:-1]]
+
+
+@pytest.mark.parametrize("protocol", ["sequential", "simultaneous"])
+def test_in_bargaining_a_chat_tells_every_action_of_the_other_side_once_and_none_of_its_own(protocol):
+    game, asked = Bargaining(protocol=protocol), {}
+
+    def note(requests):
+        asked.update({(request.episode, request.seat): request for request in requests})
+        return random_player(game)(requests)
+
+    note.name = "random"
+    play(game, range(80), dict.fromkeys(game.seats, note))
+    long = 0
+    for request in asked.values():
+        told = [line for message in request.messages[1::2] for line in message["content"].split("\n") if line[0] == "#"]
+        known = [line for line in game.describe(request.view).split("\n") if line[0] == "#"]
+        assert told == [line for line in known if not line.startswith("# You")]
+        long += len(told) > 1
+    assert long > 20
+
+
+def test_every_episode_can_have_players_of_its_own():
+    tables = [PLAYERS, PLAYERS | {"A": scripted(GAME, "pass")}, PLAYERS]
+    episodes = play(GAME, [4, 4, 5], tables)
+    assert episodes[0::2] == play(GAME, [4, 5], PLAYERS)
+    assert episodes[1] == play(GAME, [4], tables[1])[0] and episodes[1].players["A"] == "pass"
 
 
 # --- files
