@@ -298,8 +298,8 @@ def train(
 ) -> Trained:
     """Trains an arm in run/ARM and saves its adapter in run/adapters/ARM: a repository of several arms is run/adapters.
 
-    A step plays preset.prompts / (trained seats) seeds, preset.generations episodes each. resume, budget_s, save_steps:
-    as in helpers.grpo.train. With Unsloth max_prompt_tokens must have room for all but the last reply of a chat. Raises ValueError for
+    A step plays preset.prompts / (trained seats) seeds, preset.generations episodes each. resume, budget_s, save_steps: as in
+    helpers.grpo.train. With Unsloth max_prompt_tokens must have room for all but the last reply of a chat. Raises ValueError for
     a game or a preset that does not fit and for a folder with another run, PreflightError when the run cannot learn.
     """
     if game.memory != "chat":
