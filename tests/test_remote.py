@@ -217,7 +217,15 @@ def test_a_server_that_hangs_is_given_up_after_the_time_out_and_not_asked_for_th
     assert len(stub.asked) < 2 * len(CHATS)
 
 
-def test_after_an_interrupt_nothing_more_is_sent(stub, monkeypatch):
+@pytest.fixture
+def interrupts():
+    """Ctrl-C interrupts, also where the tests were started in the background of a shell, which has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_after_an_interrupt_nothing_more_is_sent(stub, interrupts, monkeypatch):
     monkeypatch.setattr(remote, "PAUSE", 60.0)  # whoever waits for this pause fails the test
 
     def interrupt(body, number):
