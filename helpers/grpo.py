@@ -33,6 +33,7 @@ from helpers.presets import Preset
 from helpers.rewards import TERMS, Rubric, judge
 from helpers.rollout import TRAIN, Episode, messages_of, play, settings_of
 from helpers.saving import save_adapter
+from helpers.warmup import arguments, warm_up
 
 ROUNDS = 30  # of games, in which the rows must be found
 ROWS_PER_ROUND = 96  # about how many rows four games give
@@ -214,9 +215,10 @@ class Monitor(TrainerCallback):
     PATIENCE = 10  # steps in a row without any difference in reward
     CHECK_AT = 3  # by this step the adapter must have moved
 
-    def __init__(self, rows: Rows, budget_s: float | None, progress: Callable[[list[dict]], None] | None):
-        self.rows, self.budget_s, self.progress = rows, budget_s, progress
-        self.started, self.ties, self.stopped = time.monotonic(), 0, None
+    def __init__(self, rows: Rows, started: float, budget_s: float | None, progress: Callable[[list[dict]], None] | None):
+        """started: when the time budget began, by time.monotonic."""
+        self.rows, self.started, self.budget_s, self.progress = rows, started, budget_s, progress
+        self.ties, self.stopped = 0, None
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
         self.before = fingerprint(model)
@@ -270,10 +272,6 @@ def settings(game: Game, preset: Preset, rubric: Rubric, run: Path, seed: int, s
         gradient_accumulation_steps=preset.accumulate,
         num_generations=preset.generations,
         learning_rate=preset.learning_rate,
-        lr_scheduler_type="cosine",
-        warmup_steps=5,
-        optim="adamw_torch_fused",
-        adam_beta2=0.95,
         beta=0.0,
         loss_type="dapo",
         scale_rewards="batch",
@@ -284,19 +282,10 @@ def settings(game: Game, preset: Preset, rubric: Rubric, run: Path, seed: int, s
         top_k=0,
         repetition_penalty=1.0,
         shuffle_dataset=False,
-        use_cpu=(preset.device, preset.dtype) == ("cpu", "bfloat16"),  # transformers wants it said
-        fp16=preset.dtype == "float16",
-        bf16=preset.dtype == "bfloat16",
-        gradient_checkpointing=preset.checkpointing,
-        seed=seed,
-        data_seed=seed,
-        logging_steps=1,
         save_steps=save_steps,
         save_total_limit=2,
-        report_to="none",
-        dataloader_pin_memory=False,
-        disable_tqdm=True,
         use_vllm=preset.vllm,
+        **arguments(preset, seed),
     )
 
 
@@ -358,12 +347,14 @@ def train(
     save_steps: int = 50,
     progress: Callable[[list[dict]], None] | None = None,
 ) -> Trained:
-    """Trains an adapter and saves it in run/adapter; checkpoints, rows and history lie beside it.
+    """Trains an adapter, after a warm start where the preset has one, and saves it in run/adapter; checkpoints, rows and history
+    lie beside it.
 
     resume: go on from the last checkpoint of a killed or stopped run; without, start afresh. budget_s: seconds after which
     training saves and stops cleanly. Raises ValueError when the folder holds a run with other settings, PreflightError when
     the run cannot learn.
     """
+    started = time.monotonic()
     steps = steps or preset.steps
     run.mkdir(parents=True, exist_ok=True)
     made_from = {
@@ -383,6 +374,8 @@ def train(
     checkpoint = last_checkpoint(run / "checkpoints")
     base, tokenizer = load(preset)
     model = add_adapter(base, preset, seed)
+    if preset.warmup_steps:
+        warm_up(game, preset, model, tokenizer, run, seed)
     generate = generator(model, tokenizer, preset, seed)
     resumed_at = step_of(checkpoint) if checkpoint else None
 
@@ -392,7 +385,7 @@ def train(
     rows = Rows(game, rubric, preset, seed, policy_at, run / "rows.jsonl", resumed_at)
     if not checkpoint:
         preflight(game, preset, rubric, rows.rows, model, tokenizer, generate)
-    monitor = Monitor(rows, budget_s, progress)
+    monitor = Monitor(rows, started, budget_s, progress)
     args = config(settings(game, preset, rubric, run, seed, steps, save_steps))
     trainer = make_trainer(model, tokenizer, preset, args, reward_functions(game, rubric), rows.dataset(steps), [monitor])
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)

@@ -14,7 +14,7 @@ HEAVY = ("torch", "trl", "unsloth", "transformers", "matplotlib", "ipywidgets")
 # Every module imports only modules that stand before it (design.md, Layout). A new module gets its place here.
 ORDER = (
     *("game", "games", "helpers", "replies", "rollout", "honesty", "players", "rewards", "gallery", "presets", "memory"),
-    *("machine", "models", "saving", "evaluate", "surplus", "preflight", "grpo", "card", "plots", "widgets", "run"),
+    *("machine", "models", "saving", "evaluate", "surplus", "preflight", "warmup", "grpo", "card", "plots", "widgets", "run"),
     *("gpu_check", "kaggle", "tiny"),
 )
 
