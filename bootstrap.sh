@@ -84,4 +84,4 @@ install() { # a file, what that takes, options for pip
 }
 
 install requirements.txt "about 2 minutes and 2 GB"
-[ "${1:-}" != tests ] || install requirements-test.txt "about 200 MB" --no-deps
+[ "${1:-}" != tests ] || install requirements-test.txt "about 125 MB" --no-deps
