@@ -9,6 +9,7 @@ While settings are chosen, --seeds VALID; the seeds TEST are for settings that a
 
 import argparse
 import json
+import shlex
 import sys
 import time
 from dataclasses import asdict, replace
@@ -133,7 +134,7 @@ def main(argv: list[str]) -> None:
         if stage == "train":
             train(given.run, preset, given.seed)
         elif stage == "report":
-            found = report(given.run, preset, given.seed, " ".join(["python", "tests/benchmarks/smollm2.py", *argv]))
+            found = report(given.run, preset, given.seed, shlex.join(["python", "tests/benchmarks/smollm2.py", *argv]))
             write_json(given.run / "smollm2.json", found)
             print(section(found))
             if given.readme:
