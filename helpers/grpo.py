@@ -104,7 +104,8 @@ class Rows:
         """A dataset of steps x prompts indices, looked up when the trainer fetches them."""
         columns = ("prompt", "seed", "actions", "seat")
         indices = Dataset.from_dict({"row": list(range(steps * self.preset.prompts))})
-        return indices.with_transform(lambda batch: {c: [self.rows[i][c] for i in batch["row"]] for c in columns})
+        rows = self.rows  # not self: it holds the policy, which datasets would pickle with the function
+        return indices.with_transform(lambda batch: {c: [rows[i][c] for i in batch["row"]] for c in columns})
 
 
 def sample_groups(prompts: list, trainer: GRPOTrainer, batch: int) -> dict[str, list]:

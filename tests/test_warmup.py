@@ -117,7 +117,9 @@ def test_a_warm_start_moves_the_adapter_alone_and_makes_scripted_play_likelier(t
     rows = examples(GAME, 8 * warmup.EXAMPLES, seed=0)
     base = {name: p.clone() for name, p in model.named_parameters() if not p.requires_grad}
     before = loss(model, tokenizer, rows)
+    path = model.peft_config["default"].base_model_name_or_path
     folder = warm_up(GAME, preset, model, tokenizer, tmp_path)
+    assert model.peft_config["default"].base_model_name_or_path == path  # where a trainer's checkpoints look for the base
     assert loss(model, tokenizer, rows) < 0.99 * before  # not more: the embedded model has seen such play
     assert not model.training
     assert all(torch.equal(p, base[name]) for name, p in model.named_parameters() if name in base)
