@@ -26,7 +26,8 @@ run: setup ## run notebooks 01-05 into runs/latest and print the result table
 	@$(PY) -m helpers.run -p GAME "$$GAME" -p PRESET "$$PRESET" -p SEED "$$SEED" -p RUN "$$RUN" $(if $(OVERRIDES),-p OVERRIDES "$$OVERRIDES") \
 		$(if $(filter 1,$(RESUME)),-p RESUME True) $(ARGS)
 
-test: setup ## ruff, then every test
+test: ## ruff, then every test
+	@sh bootstrap.sh tests
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m pytest $(ARGS)

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes .venv hold exactly what requirements.txt asks for; does nothing when it already does.
+# Makes .venv hold exactly what requirements.txt asks for, and with the argument "tests" also what requirements-test.txt does;
+# does nothing when it already does.
 # Every failure is one line that says what is wrong and how to mend it.
 # PYTHON=... names the interpreter; MIN_MEMORY_MB=0 or MIN_DISK_MB=0 skips that check.
 set -u
@@ -11,8 +12,11 @@ fail() {
 }
 
 supported='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
-stamp=.venv/requirements.installed
 log=.venv/pip.log
+
+installed() { # whether .venv holds what a file asks for
+    cmp -s "$1" ".venv/${1%.txt}.installed"
+}
 
 if [ -r /proc/meminfo ]; then
     free_mb=$(awk '/^MemAvailable:/ {print int($2 / 1024)}' /proc/meminfo)
@@ -24,14 +28,15 @@ if [ -e .venv ] || [ -L .venv ]; then
     [ -f .venv/pyvenv.cfg ] || fail ".venv is in the way and is not a Python environment: move it elsewhere and try again"
     .venv/bin/python -c "$supported" 2>/dev/null ||
         fail ".venv is broken, or its Python is not 3.11, 3.12 or 3.13: remove it (rm -rf .venv) and try again"
-    cmp -s requirements.txt "$stamp" && exit 0
+    installed requirements.txt && { [ "${1:-}" != tests ] || installed requirements-test.txt; } && exit 0
 fi
 
 [ -w . ] && { [ ! -e .venv ] || [ -w .venv ]; } ||
     fail "this folder cannot be written to: copy the repository to a folder of your own, or change its owner"
 free_mb=$(df -Pk . | awk 'NR == 2 {print int($4 / 1024)}')
-[ "${free_mb:-999999}" -ge "${MIN_DISK_MB:-4000}" ] ||
-    fail "only ${free_mb} MB of disk are free, ${MIN_DISK_MB:-4000} MB are needed: make room (or try anyway with MIN_DISK_MB=0)"
+installed requirements.txt && need_mb=500 || need_mb=4000
+[ "${free_mb:-999999}" -ge "${MIN_DISK_MB:-$need_mb}" ] ||
+    fail "only ${free_mb} MB of disk are free, ${MIN_DISK_MB:-$need_mb} MB are needed: make room (or try anyway with MIN_DISK_MB=0)"
 
 if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then # also heals an environment whose creation was interrupted
     python=
@@ -49,25 +54,34 @@ if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then # also heals an env
     why=$("$python" -m venv .venv 2>&1) || fail "cannot create .venv: $(echo "$why" | tail -n 1); remove it (rm -rf .venv) and try again"
 fi
 
-echo "installing requirements.txt into .venv, about 2 minutes and 2 GB ..."
-# </dev/null: never ask. The retries are few, so that a machine without a network hears of it within a minute.
-.venv/bin/python -m pip install --disable-pip-version-check --no-input --progress-bar off --retries 2 \
-    -r requirements.txt >"$log" 2>&1 </dev/null &
-pip=$!
-trap 'kill $pip 2>/dev/null; echo "parley: stopped; the next call goes on" >&2; exit 130' INT TERM
-waited=0
-while kill -0 $pip 2>/dev/null; do
-    sleep 1
-    waited=$((waited + 1))
-    [ $((waited % 15)) -ne 0 ] || echo "  $waited s, $(grep -cE '^ *(Collecting|Processing)' "$log") packages found"
-done
-if ! wait $pip; then
-    if grep -qE 'No space left' "$log"; then
-        fail "the disk is full: make room and try again (details: $log)"
-    elif grep -qE 'NewConnectionError|ConnectTimeout|ReadTimeout|NameResolution|name resolution|ProxyError|connection broken|from versions: none' "$log"; then
-        fail "cannot reach the package index: check the network or proxy and try again (details: $log)"
+install() { # a file, what that takes, options for pip
+    file=$1
+    installed "$file" && return
+    echo "installing $file into .venv, $2 ..."
+    shift 2
+    # </dev/null: never ask. The retries are few, so that a machine without a network hears of it within a minute.
+    .venv/bin/python -m pip install --disable-pip-version-check --no-input --progress-bar off --retries 2 \
+        "$@" -r "$file" >"$log" 2>&1 </dev/null &
+    pip=$!
+    trap 'kill $pip 2>/dev/null; echo "parley: stopped; the next call goes on" >&2; exit 130' INT TERM
+    waited=0
+    while kill -0 $pip 2>/dev/null; do
+        sleep 1
+        waited=$((waited + 1))
+        [ $((waited % 15)) -ne 0 ] || echo "  $waited s, $(grep -cE '^ *(Collecting|Processing)' "$log") packages found"
+    done
+    if ! wait $pip; then
+        if grep -qE 'No space left' "$log"; then
+            fail "the disk is full: make room and try again (details: $log)"
+        elif grep -qE 'NewConnectionError|ConnectTimeout|ReadTimeout|NameResolution|name resolution|ProxyError|connection broken|from versions: none' "$log"; then
+            fail "cannot reach the package index: check the network or proxy and try again (details: $log)"
+        fi
+        fail "pip failed: $(grep -E '^ERROR' "$log" | tail -n 1) (details: $log)"
     fi
-    fail "pip failed: $(grep -E '^ERROR' "$log" | tail -n 1) (details: $log)"
-fi
-cp requirements.txt "$stamp.new" && mv "$stamp.new" "$stamp" || fail "cannot write $stamp: check the disk and try again"
-echo "installed"
+    stamp=.venv/${file%.txt}.installed
+    cp "$file" "$stamp.new" && mv "$stamp.new" "$stamp" || fail "cannot write $stamp: check the disk and try again"
+    echo "installed"
+}
+
+install requirements.txt "about 2 minutes and 2 GB"
+[ "${1:-}" != tests ] || install requirements-test.txt "about 125 MB" --no-deps

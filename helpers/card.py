@@ -34,6 +34,7 @@ def model_card(summary: Mapping, history: Sequence[Mapping], preset: Preset) -> 
     base = preset.base
     front = preset.model if "/" in preset.model else f"parley-{preset.model}"
     tokenizers = "AutoTokenizer" if "/" in preset.model else "PreTrainedTokenizerFast"  # see models.load
+    watched = WATCHED.get(preset.model, "It had not seen the game before.") + (imitated(preset) if preset.warmup_steps else "")
     embedded = "" if "/" in preset.model else ", a folder of this project's repository and not a model of the Hub"
     game = game_named(summary["game"])
     start = game.deal(summary["seeds"][0])
@@ -51,7 +52,7 @@ tags: [grpo, trl, lora, peft, negotiation, multi-agent, reinforcement-learning]
 # Parley: {preset.name} plays {summary["game"]}
 
 A LoRA adapter that learned to play the game `{summary["game"]}` of [Parley]({PROJECT}) with GRPO, from rewards that are
-computed by the rules. The base is `{base}`{embedded}. {WATCHED.get(preset.model, "It had not seen the game before.")}
+computed by the rules. The base is `{base}`{embedded}. {watched}
 
 ## Results
 
@@ -139,10 +140,21 @@ Read a reply with `helpers.replies.read(game, reply)`, which gives its one actio
 """
 
 
+def imitated(preset: Preset) -> str:
+    """What the adapter had seen when GRPO began (helpers/warmup.py)."""
+    return (
+        f" Before GRPO the adapter imitated scripted play for {preset.warmup_steps} supervised steps: **three of four of these "
+        "actions were a competent (greedy) trader's**, the others random legal ones; the row *warm start* shows what that alone "
+        "is worth."
+    )
+
+
 def results(summary: Mapping) -> str:
     """The table of the players that hold all seats, what it was made from, and the comparisons in words."""
     first, last = summary["seeds"]
     n = summary["rows"]["trained"]["table payoff"]["n"]
+    warm = summary["comparisons"].get("trained_vs_warm")
+    against_warm = f"\n- Against the warm start: {verdict(warm)}" if warm else ""
     return f"""{markdown(table(summary["rows"], summary["optimum"]))}
 
 The player holds all seats. {n} held-out seeds ({first} to {last}), the same for every player; mean of an episode with its
@@ -150,7 +162,7 @@ The player holds all seats. {n} held-out seeds ({first} to {last}), the same for
 {summary["hardware"]}.
 
 - Against random play: {verdict(summary["comparisons"]["trained_vs_random"])}
-- Against the untrained base: {verdict(summary["comparisons"]["trained_vs_base"])}
+- Against the untrained base: {verdict(summary["comparisons"]["trained_vs_base"])}{against_warm}
 - Share of the attainable, (trained - random) / (optimum - random): {between(summary["share_of_attainable"])}.
 - Invalid replies of the trained model: {100 * summary["invalid_reply_rate"]:.1f} % of its turns."""
 

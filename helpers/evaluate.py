@@ -19,7 +19,8 @@ from scipy.stats import bootstrap
 from helpers.game import Game, Seat, replay
 from helpers.rollout import Episode
 
-ORDER = ("random", "always-accept", "untrained base", "trained", "greedy")  # of rows in every table; the optimum comes last
+# Of rows in every table; the optimum comes last.
+ORDER = ("random", "always-accept", "untrained base", "warm start", "trained", "greedy")
 
 
 @dataclass(frozen=True)
@@ -151,11 +152,12 @@ def summary(
 ) -> dict:
     """What summary.json holds: plain data that README, model card and regression tests read.
 
-    `rows` are `outcomes` of players that play all seats, among them random, untrained base and trained; `one_seat` of players
-    in one seat among greedy partners. `seed` is the training run's, `seconds` its wall clock. Raises ValueError when the
-    players were not given the same seeds.
+    `rows` are `outcomes` of players that play all seats, among them random, untrained base and trained, and warm start where
+    there was one; `one_seat` of players in one seat among greedy partners. `seed` is the training run's, `seconds` its wall
+    clock. Raises ValueError when the players were not given the same seeds.
     """
-    trained, random, base = rows["trained"], rows["random"], rows["untrained base"]
+    trained, random = rows["trained"], rows["random"]
+    others = {"random": "random", "base": "untrained base", "warm": "warm start"}
     found = figures(rows)
     share = asdict(share_of_attainable(trained, random, game.optimum))
     return {
@@ -169,8 +171,9 @@ def summary(
         "optimum": game.optimum,
         "rows": found,
         "comparisons": {
-            "trained_vs_random": _plain(compare(trained, random, "table payoff")),
-            "trained_vs_base": _plain(compare(trained, base, "table payoff")),
+            f"trained_vs_{short}": _plain(compare(trained, rows[name], "table payoff"))
+            for short, name in others.items()
+            if name in rows
         },
         "share_of_attainable": {end: share[end] for end in ("value", "low", "high")},
         "invalid_reply_rate": found["trained"]["invalid replies"]["value"],

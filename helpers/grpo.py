@@ -34,6 +34,7 @@ from helpers.presets import Preset
 from helpers.rewards import TERMS, Rubric, judge
 from helpers.rollout import TRAIN, Episode, messages_of, play, settings_of
 from helpers.saving import save_adapter
+from helpers.warmup import arguments, warm_up
 
 ROUNDS = 30  # of games, in which the rows must be found
 ROWS_PER_ROUND = 96  # about how many rows four games give
@@ -104,7 +105,8 @@ class Rows:
         """A dataset of steps x prompts indices, looked up when the trainer fetches them."""
         columns = ("prompt", "seed", "actions", "seat")
         indices = Dataset.from_dict({"row": list(range(steps * self.preset.prompts))})
-        return indices.with_transform(lambda batch: {c: [self.rows[i][c] for i in batch["row"]] for c in columns})
+        rows = self.rows  # not self: it holds the policy, which datasets would pickle with the function
+        return indices.with_transform(lambda batch: {c: [rows[i][c] for i in batch["row"]] for c in columns})
 
 
 def sample_groups(prompts: list, trainer: GRPOTrainer, batch: int) -> dict[str, list]:
@@ -220,13 +222,14 @@ class Monitor(TrainerCallback):
     PATIENCE = 10  # steps in a row without any difference in reward
     CHECK_AT = 3  # by this step the adapter must have moved
 
-    def __init__(self, rows: Rows | None, budget_s: float | None, progress: Callable[[list[dict]], None] | None):
-        self.rows, self.budget_s, self.progress = rows, budget_s, progress
-        self.started, self.ties, self.stopped = time.monotonic(), 0, None
+    def __init__(self, rows: Rows | None, started: float, budget_s: float | None, progress: Callable[[list[dict]], None] | None):
+        """started: when the time budget began, by time.monotonic."""
+        self.rows, self.started, self.budget_s, self.progress = rows, started, budget_s, progress
+        self.ties, self.stopped = 0, None
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
         self.before = fingerprint(model)
-        self.begun_at = state.global_step
+        self.begun_at, self.begun = state.global_step, time.monotonic()
 
     def on_step_end(self, args, state, control, model=None, **kwargs):
         if state.global_step == self.begun_at + self.CHECK_AT and fingerprint(model) == self.before:
@@ -234,8 +237,9 @@ class Monitor(TrainerCallback):
         if self.rows and state.global_step % self.rows.preset.refresh == 0 and state.global_step < state.max_steps:
             self.rows.fill(state.global_step)
         if self.budget_s is not None and state.global_step < state.max_steps:
-            done = state.global_step - self.begun_at
-            if (time.monotonic() - self.started) * (done + 1) / done > self.budget_s:  # one more step would exceed it
+            now = time.monotonic()
+            step_s = (now - self.begun) / (state.global_step - self.begun_at)
+            if now - self.started + step_s > self.budget_s:  # one more step would exceed it
                 self.stopped = f"time budget of {self.budget_s:.0f} s: stopped at step {state.global_step}, run again to resume"
                 control.should_training_stop = control.should_save = True
 
@@ -280,10 +284,6 @@ def settings(
         gradient_accumulation_steps=preset.accumulate,
         num_generations=preset.generations,
         learning_rate=preset.learning_rate,
-        lr_scheduler_type="cosine",
-        warmup_steps=5,
-        optim="adamw_torch_fused",
-        adam_beta2=0.95,
         beta=0.0,
         loss_type="dapo",
         scale_rewards="batch",
@@ -294,19 +294,10 @@ def settings(
         top_k=0,
         repetition_penalty=1.0,
         shuffle_dataset=False,
-        use_cpu=(preset.device, preset.dtype) == ("cpu", "bfloat16"),  # transformers wants it said
-        fp16=preset.dtype == "float16",
-        bf16=preset.dtype == "bfloat16",
-        gradient_checkpointing=preset.checkpointing,
-        seed=seed,
-        data_seed=seed,
-        logging_steps=1,
         save_steps=save_steps or max(1, min(50, steps // 10)),
         save_total_limit=2,
-        report_to="none",
-        dataloader_pin_memory=False,
-        disable_tqdm=True,
         use_vllm=preset.vllm,
+        **arguments(preset, seed),
     )
 
 
@@ -414,13 +405,15 @@ def train(
     save_steps: int | None = None,
     progress: Callable[[list[dict]], None] | None = None,
 ) -> Trained:
-    """Trains an adapter and saves it in run/adapter; checkpoints, rows and history lie beside it.
+    """Trains an adapter, after a warm start where the preset has one, and saves it in run/adapter; checkpoints, rows and history
+    lie beside it.
 
     A run that was killed or stopped is gone on with from its last checkpoint, and one line says so; a finished one begins
     afresh, or with `resume` is left as it is. budget_s: seconds within which training saves and stops cleanly. save_steps:
     steps between checkpoints (None: a tenth of all, at most 50). Raises ValueError when the folder holds a run with other
     settings, PreflightError when the run cannot learn.
     """
+    started = time.monotonic()
     steps = steps or preset.steps
     made_from = {
         "game": game.name,
@@ -433,6 +426,8 @@ def train(
     checkpoint = begin(run, made_from, resume)
     base, tokenizer = load(preset)
     model = add_adapter(base, preset, seed)
+    if preset.warmup_steps:
+        warm_up(game, preset, model, tokenizer, run, seed)
     generate = generator(model, tokenizer, preset, seed)
     resumed_at = step_of(checkpoint) if checkpoint else None
 
@@ -442,7 +437,7 @@ def train(
     rows = Rows(game, rubric, preset, seed, policy_at, run / "rows.jsonl", resumed_at)
     if not checkpoint:
         preflight(game, preset, rubric, rows.rows, model, tokenizer, generate)
-    monitor = Monitor(rows, budget_s, progress)
+    monitor = Monitor(rows, started, budget_s, progress)
     args = config(settings(game, preset, rubric, run, seed, steps, save_steps))
     trainer = make_trainer(model, tokenizer, preset, args, reward_functions(game, rubric), rows.dataset(steps), [monitor])
     learn(trainer, preset, run, run / "adapter", checkpoint)

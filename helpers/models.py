@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import torch
+from huggingface_hub import hf_hub_download
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedTokenizerFast
 from trl.chat_template_utils import qwen3_chat_template, qwen3_training_chat_template
@@ -37,6 +38,8 @@ def load(preset: Preset, adapter: Path | None = None):
     # AutoTokenizer would give the embedded model Qwen's own splitting of words, whatever its files say.
     tokenizers = PreTrainedTokenizerFast if inside.is_dir() else AutoTokenizer
     try:
+        if preset.model in PACKAGES:  # without a network each of a dozen files would be tried for half a minute: ask for one
+            hf_hub_download(preset.model, "config.json")
         tokenizer = tokenizers.from_pretrained(source, padding_side="left")
         model = load_with_unsloth(source, preset) if preset.backend == "unsloth" else load_plain(source, preset)
     except OSError as error:

@@ -17,7 +17,7 @@ from helpers.rollout import Episode
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 SKY, PURPLE, YELLOW, GREY = "#56B4E9", "#CC79A7", "#F0E442", "#999999"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, GREY, YELLOW)  # for kinds of action and terms; vermilion means invalid
-ROWS = dict(zip(ORDER, (GREY, SKY, ORANGE, BLUE, GREEN), strict=True))  # a player has the same colour in every plot
+ROWS = dict(zip(ORDER, (GREY, SKY, ORANGE, YELLOW, BLUE, GREEN), strict=True))  # a player has the same colour in every plot
 MARKERS = "o^sD*.vP"
 INVALID = "invalid reply"
 

@@ -7,24 +7,29 @@ larger GPUs are starting points; helpers/memory.py says what each needs.
 
 import sys
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 Count = Annotated[int, Field(ge=1)]
+CPUINFO = Path("/proc/cpuinfo")
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
 class Preset:
-    """Everything that depends on the model and the hardware. Counts are at least 1, other numbers above 0.
+    """Everything that depends on the model and the hardware. Counts are at least 1, other numbers above 0 where nothing
+    else is said.
 
     name: of the preset.
     model: a Hub id, or a folder inside helpers/.
-    steps: optimizer steps; in each, `generations` replies to each of `prompts` prompts are sampled and learned from.
+    steps: optimizer steps of GRPO; in each, `generations` replies to each of `prompts` prompts are sampled and learned from.
     prompts, generations: see steps; the replies to one prompt are a group, in which rewards are compared.
-    learning_rate: its peak; it falls to 0 along a cosine.
+    learning_rate: its peak in GRPO; it falls to 0 along a cosine.
+    warmup_steps: supervised steps on scripted play before GRPO, for a model that hardly ever writes a legal action
+        (helpers/warmup.py); 0 or more.
     lora_rank, lora_alpha: of the adapter on every linear layer.
     refresh: every so many steps the coming rows are replaced by ones from the policy's own games.
     max_prompt_tokens, max_new_tokens: longest prompt and reply.
@@ -49,6 +54,7 @@ class Preset:
     prompts: Count
     generations: Annotated[int, Field(ge=2)]
     learning_rate: Positive
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
     lora_rank: Count = 16
     lora_alpha: Count = 16
     refresh: Count = 20
@@ -118,6 +124,12 @@ class Preset:
         return self.max_prompt_tokens + self.max_new_tokens
 
 
+def cpu_dtype() -> str:
+    """bfloat16 where this processor multiplies in it (AMX or AVX-512 BF16, as Linux names them), else float32."""
+    flags = CPUINFO.read_text().split() if CPUINFO.exists() else []
+    return "bfloat16" if {"amx_bf16", "avx512_bf16"} & set(flags) else "float32"
+
+
 def without_unsloth(preset: Preset) -> Preset:
     """The same settings on transformers, PEFT and (for 4 bits) bitsandbytes."""
     return replace(preset, name=f"{preset.name}-fallback", backend="transformers")
@@ -130,6 +142,7 @@ T4 = Preset(
     "t4", QWEN, steps=600, prompts=2, generations=4, learning_rate=5e-5, accumulate=2, dtype="float16", four_bit=True, **GPU
 )
 SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
+SHORT = {"warmup_steps": 60, "steps": 30, "prompts": 8, "generations": 8, "refresh": 10}
 BF16 = {"dtype": "bfloat16", **GPU}
 RANK_32 = {"lora_rank": 32, "lora_alpha": 64}
 
@@ -137,7 +150,7 @@ PRESETS = {
     preset.name: preset
     for preset in (
         Preset("tiny", model="tiny", steps=200, prompts=24, generations=8, learning_rate=2e-3, refresh=40, temperature=0.7),
-        Preset("smollm2", SMOLLM2, steps=30, prompts=2, generations=4, learning_rate=1e-4, refresh=10),
+        Preset("smollm2", SMOLLM2, learning_rate=5e-4, temperature=0.7, dtype=cpu_dtype(), **SHORT),
         T4,
         without_unsloth(T4),
         Preset("l4", QWEN, steps=400, prompts=4, generations=8, learning_rate=5e-5, **BF16),

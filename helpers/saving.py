@@ -21,9 +21,11 @@ NOTES = ("training.json", "history.json")  # what a run was made from, and the l
 
 def save_adapter(model, preset: Preset, folder: Path) -> None:
     """The adapter of `model`, which names its base as others know it: not by this machine's path, nor as a 4-bit copy."""
-    model.peft_config["default"].base_model_name_or_path = preset.base
+    config = model.peft_config["default"]
+    path, config.base_model_name_or_path = config.base_model_name_or_path, preset.base
     # No embedding is trained; looking for it would ask the Hub.
     model.save_pretrained(folder, save_embedding_layers=False, selected_adapters=["default"])
+    config.base_model_name_or_path = path  # a trainer's checkpoints do look, and find the base there without asking
     (folder / "README.md").unlink()  # PEFT's is an empty form that names this machine's path; helpers/card.py writes a card
 
 

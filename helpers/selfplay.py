@@ -8,6 +8,7 @@ player.
 """
 
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -302,6 +303,7 @@ def train(
     helpers.grpo.train. With Unsloth max_prompt_tokens must have room for all but the last reply of a chat. Raises ValueError for
     a game or a preset that does not fit and for a folder with another run, PreflightError when the run cannot learn.
     """
+    started = time.monotonic()
     if game.memory != "chat":
         raise ValueError(f"expected a game with chat memory, got {game.name}, whose prompts are complete: use helpers.grpo.train")
     if preset.vllm:
@@ -324,7 +326,7 @@ def train(
     model = add_adapter(base, preset, seed)
     adapters = add_opponents(model, game, arm)
     seeds = Random(f"self-play/{seed}").sample(TRAIN, steps * preset.prompts // len(arm.trained))
-    rows, monitor = rows_of(game, arm, seeds), Monitor(None, budget_s, progress)
+    rows, monitor = rows_of(game, arm, seeds), Monitor(None, started, budget_s, progress)
     args = config(settings(game, preset, rubric, folder, seed, steps, save_steps) | loss_settings(arm))
     trainer = make_trainer(
         model,

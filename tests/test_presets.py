@@ -70,6 +70,26 @@ def test_tiny_trains_in_float32_with_one_whole_batch_a_step():
     assert {name: given[name] for name in expected} == expected
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("fpu avx512f avx512_bf16", "bfloat16"),
+        ("amx_bf16 amx_tile", "bfloat16"),
+        ("fpu avx512f avx_vnni", "float32"),
+        (None, "float32"),
+    ],
+)
+def test_a_cpu_computes_in_bfloat16_only_where_it_says_that_it_can(flags, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(presets, "CPUINFO", tmp_path / "cpuinfo")
+    if flags:
+        (tmp_path / "cpuinfo").write_text(f"model name\t: a processor\nflags\t\t: {flags}\n")
+    assert presets.cpu_dtype() == expected
+
+
+def test_the_language_model_for_a_cpu_is_warmed_up_and_no_other_preset_is():
+    assert [name for name, preset in PRESETS.items() if preset.warmup_steps] == ["smollm2"]
+
+
 # keywords of GRPOConfig
 
 
@@ -112,6 +132,7 @@ def test_fields_are_overridden_from_text():
         ("learning_rate=-1", "expected learning_rate .*greater than 0.*got '-1'"),
         ("temperature=nan", "expected temperature .*finite.*got 'nan'"),
         ("dtype=half", "expected dtype .*'float32', 'float16' or 'bfloat16'.*got 'half'"),
+        ("warmup_steps=-1", "expected warmup_steps .*greater than or equal to 0.*got '-1'"),
         ("generations=1", "expected generations .*greater than or equal to 2.*got '1'"),
         ("accumulate=5", r"expected accumulate to divide prompts \(24\).*got 5"),
         ("dtype=float16", "float32 or bfloat16 on a CPU, got 'float16'"),

@@ -44,7 +44,7 @@ def fresh():
     script(base / "bin" / "python3.12", PYTHON)
     folder = base / "my folder"
     folder.mkdir()
-    for name in ("bootstrap.sh", "Makefile", "requirements.txt"):
+    for name in ("bootstrap.sh", "Makefile", "requirements.txt", "requirements-test.txt"):
         shutil.copy(TOP / name, folder)
 
     def call(*command, user=None, **environment):
@@ -71,6 +71,24 @@ def test_the_second_call_installs_nothing_until_the_requirements_change(fresh):
         file.write("another\n")
     assert call("make", "setup").returncode == 0
     assert len((folder / "calls.txt").read_text().splitlines()) == 2
+
+
+def test_what_only_tests_use_is_installed_for_them_without_its_dependencies_and_for_nothing_else(fresh):
+    folder, call = fresh
+    assert call("make", "run").returncode == 0
+    told = (folder / "calls.txt").read_text()
+    assert "-r requirements.txt" in told and "requirements-test.txt" not in told
+    for _ in range(2):
+        assert call("make", "test").returncode == 0
+    installed = [line for line in (folder / "calls.txt").read_text().splitlines() if line.startswith("-m pip install")]
+    assert [line.split()[-3:] for line in installed] == [
+        ["2", "-r", "requirements.txt"],
+        ["--no-deps", "-r", "requirements-test.txt"],
+    ]
+    with (folder / "requirements-test.txt").open("a") as file:
+        file.write("another\n")
+    assert call("make", "setup").returncode == call("make", "test").returncode == 0
+    assert (folder / "calls.txt").read_text().count("-m pip install") == 3
 
 
 def test_make_run_passes_its_variables_to_the_notebooks(fresh):
@@ -157,10 +175,21 @@ def test_a_failed_installation_is_told_and_tried_again_by_the_next_call(fresh, s
     assert len((folder / "calls.txt").read_text().splitlines()) == 2
 
 
-def test_every_requirement_is_pinned():
-    lines = [line.split("#")[0].strip() for line in (TOP / "requirements.txt").read_text().splitlines()]
-    assert all(re.fullmatch(r"[a-z0-9_-]+==[0-9.]+", line) for line in lines if line)
-    assert "torch==2.13.0" in lines and "trl==1.14.2" in lines
+def requirements(name):
+    lines = (line.split("#")[0].strip() for line in (TOP / name).read_text().splitlines())
+    return [line for line in lines if line]
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-test.txt"])
+def test_every_requirement_is_pinned(name):
+    assert all(re.fullmatch(r"[a-z0-9_-]+==[0-9.]+", line) for line in requirements(name))
+
+
+def test_unsloth_is_tested_in_the_version_for_gpus_and_no_test_package_changes_a_pin():
+    test, gpu, pinned = (requirements(f"requirements{kind}.txt") for kind in ("-test", "-gpu", ""))
+    assert [line for line in test if "unsloth" in line] == [line for line in gpu if "unsloth" in line]
+    assert not {line.split("==")[0] for line in test} & {line.split("==")[0] for line in pinned}
+    assert "torch==2.13.0" in pinned and "trl==1.14.2" in pinned
 
 
 def test_the_kaggle_template_has_a_title_that_matches_its_id():

@@ -1,5 +1,4 @@
-"""The very path of preset t4, but with the embedded model and on Unsloth's CPU back end. Left out where Unsloth is not installed:
-pip install --no-deps unsloth==2026.10.9 unsloth_zoo==2026.10.9"""
+"""The very path of preset t4, but with the embedded model and on Unsloth's CPU back end. `make test` installs Unsloth."""
 
 import importlib.util
 import json
@@ -40,7 +39,7 @@ print(json.dumps({"backend": preset.backend, "steps": steps, "logits": logits}))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not importlib.util.find_spec("unsloth"), reason="needs unsloth and unsloth_zoo")
+@pytest.mark.skipif(not importlib.util.find_spec("unsloth"), reason="needs pip install --no-deps -r requirements-test.txt")
 def test_three_steps_with_unsloth_move_the_adapter_which_unsloth_and_peft_alone_load_to_the_same_logits(tmp_path):
     environment = {
         "UNSLOTH_SKIP_TORCHVISION_CHECK": "1",

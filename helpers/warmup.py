@@ -1,0 +1,104 @@
+"""A warm start for a model that hardly ever writes a legal action: supervised steps on scripted play, before GRPO goes on with
+the same adapter. TRL's SFTTrainer; only the replies are learned, up to and including the stop token, never the prompts.
+
+What it watches are positions of mixed play (each move competent or random), and at each one action: in three of four cases
+the competent player's, else a random legal one. So a warm-started model has seen good play; it is no untrained base, and is
+a row of its own in the tables of notebook 05.
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from datasets import Dataset, disable_progress_bars
+from transformers import PrinterCallback
+from trl import SFTConfig, SFTTrainer
+
+from helpers.evaluate import write_json
+from helpers.game import Game
+from helpers.models import adapter_in_float32, ready
+from helpers.players import competent, mixed_player
+from helpers.presets import Preset
+from helpers.rollout import TRAIN, messages_of, play, settings_of
+from helpers.saving import save_adapter
+
+EXAMPLES, AT_ONCE = 16, 4  # examples a step, and how many of them are read at once
+RATE = 1e-3  # peak learning rate
+EXPERT = 0.75  # share of the competent player's actions
+
+
+def arguments(preset: Preset, seed: int) -> dict[str, Any]:
+    """What every trainer is told: the keywords that depend on the hardware, and quiet ones."""
+    return dict(
+        lr_scheduler_type="cosine",
+        warmup_steps=5,
+        optim="adamw_torch_fused",
+        adam_beta2=0.95,
+        use_cpu=(preset.device, preset.dtype) == ("cpu", "bfloat16"),  # transformers wants it said
+        fp16=preset.dtype == "float16",
+        bf16=preset.dtype == "bfloat16",
+        gradient_checkpointing=preset.checkpointing,
+        seed=seed,
+        data_seed=seed,
+        logging_steps=1,
+        report_to="none",
+        dataloader_pin_memory=False,
+        disable_tqdm=True,
+    )
+
+
+def examples(game: Game, count: int, seed: int) -> list[dict]:
+    """Prompts and completions (messages) of scripted play on TRAIN seeds, in random order."""
+    expert, rng, found = competent(game), Random(f"warmup/{game.name}/{seed}"), []
+    mixed = dict.fromkeys(game.seats, mixed_player(game))
+    while len(found) < count:
+        [episode] = play(game, [rng.choice(TRAIN)], mixed)
+        state = game.deal(episode.seed)
+        for turn in episode.turns:
+            view = game.view(state, turn.seat)
+            action = expert(view, rng) if rng.random() < EXPERT else game.sample(view, rng)
+            reply = [{"role": "assistant", "content": str(action)}]
+            found.append({"prompt": list(messages_of(game, view)), "completion": reply})
+            state = game.step(state, game.parse(turn.action))
+    rng.shuffle(found)
+    return found[:count]
+
+
+def warm_up(game: Game, preset: Preset, model, tokenizer, run: Path, seed: int = 0) -> Path:
+    """Trains the adapter of `model` for `preset.warmup_steps` steps, or gives it the weights of a warm start that was finished
+    before; the folder with the adapter, run/warmup/adapter. The model is ready to answer afterwards.
+
+    Raises ValueError when the run folder holds a warm start with other settings.
+    """
+    folder = run / "warmup"
+    note, adapter = folder / "training.json", folder / "adapter"
+    made_from = {"game": game.name, "settings": settings_of(game), "preset": asdict(preset), "seed": seed}
+    if note.exists():
+        if json.loads(note.read_text()) != made_from:
+            raise ValueError(f"{folder} holds a warm start with other settings ({note.name}): take those, or another run folder")
+        model.load_adapter(str(adapter), "default", is_trainable=True)
+        return adapter
+    disable_progress_bars()
+    settings = SFTConfig(
+        output_dir=str(folder),
+        max_steps=preset.warmup_steps,
+        per_device_train_batch_size=AT_ONCE,
+        gradient_accumulation_steps=EXAMPLES // AT_ONCE,
+        learning_rate=RATE,
+        max_length=preset.max_tokens,
+        completion_only_loss=True,
+        save_strategy="no",
+        **arguments(preset, seed),
+    )
+    rows = Dataset.from_list(examples(game, preset.warmup_steps * EXAMPLES, seed))
+    trainer = SFTTrainer(model=model, processing_class=tokenizer, args=settings, train_dataset=rows)
+    adapter_in_float32(model)
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    ready(model, preset)
+    save_adapter(model, preset, adapter)
+    write_json(folder / "history.json", trainer.state.log_history)
+    write_json(note, made_from)  # last: a warm start without it was cut off, and begins again
+    return adapter
