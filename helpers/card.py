@@ -18,24 +18,23 @@ from helpers import game_named
 from helpers.evaluate import table
 from helpers.presets import Preset
 from helpers.rollout import Episode, load, messages_of
+from helpers.tiny.lessons import LESSONS
 
 PROJECT = "https://github.com/parley-authors/parley"
-WATCHED = {  # what the base had seen before training, by model
-    "tiny": "It was trained by imitation on mixed play: about three quarters of the actions it imitated were random legal ones "
-    "and **a quarter were a competent (greedy) trader's**. It was also taught the answers to reading questions "
-    "about the position (who holds what, what to ask of whom and what to give for it, whose offer to take). It knows the "
-    "grammar of the game and has watched competent play before GRPO starts; the row *untrained base* shows what that alone "
-    "is worth.",
-}
+WATCHED = (
+    " It knows the grammar of the game and has watched competent play before GRPO starts; the row *untrained base* shows what "
+    "that alone is worth."
+)
 
 
 def model_card(summary: Mapping, history: Sequence[Mapping], preset: Preset) -> str:
     """The card of the adapter that a run trained. `summary` as `evaluate.summary` makes it, `history` TRL's log_history."""
     base = preset.base
-    front = preset.model if "/" in preset.model else f"parley-{preset.model}"
-    tokenizers = "AutoTokenizer" if "/" in preset.model else "PreTrainedTokenizerFast"  # see models.load
-    watched = WATCHED.get(preset.model, "It had not seen the game before.") + (imitated(preset) if preset.warmup_steps else "")
-    embedded = "" if "/" in preset.model else ", a folder of this project's repository and not a model of the Hub"
+    front = preset.model.replace("tiny/", "parley-tiny-") if preset.embedded else preset.model
+    tokenizers = "PreTrainedTokenizerFast" if preset.embedded else "AutoTokenizer"  # see models.load
+    watched = LESSONS[summary["game"]].watched + WATCHED if preset.embedded else "It had not seen the game before."
+    watched += imitated(preset) if preset.warmup_steps else ""
+    embedded = ", a folder of this project's repository and not a model of the Hub" if preset.embedded else ""
     game = game_named(summary["game"])
     start = game.deal(summary["seeds"][0])
     view = game.view(start, game.turn(start))

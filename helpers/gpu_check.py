@@ -62,7 +62,7 @@ def random_model(folder: Path, full_size: bool) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-    tiny = Path(__file__).parent / "tiny"
+    tiny = Path(__file__).parent / "tiny" / "market"
     config = AutoConfig.from_pretrained(tiny)
     if full_size:
         s = SHAPES[QWEN]

@@ -98,7 +98,8 @@ def archive() -> bytes:
     """
     paths = [path for path in TOP.glob("helpers/**/*") if path.is_file() and path.suffix not in LEFT_OUT]
     files = {str(path.relative_to(TOP)): path.read_bytes() for path in [*paths, TOP / "requirements-gpu.txt"]}
-    files["helpers/tiny/model.sha256"] = sha256(TOP / "helpers" / "tiny" / WEIGHTS).encode()
+    for weights in TOP.glob(f"helpers/tiny/*/{WEIGHTS}"):
+        files[str(weights.relative_to(TOP).with_suffix(".sha256"))] = sha256(weights).encode()
     files["helpers/commit.txt"] = commit().encode()
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file:

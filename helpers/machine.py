@@ -164,7 +164,8 @@ def fetch_weights(folder: Path) -> None:
             shutil.copyfile(path, part)
             part.replace(target)
             return
-    for url in (f"{REPOSITORY}/raw/{TAG}/helpers/tiny/{WEIGHTS}", f"{HUB}/resolve/main/{WEIGHTS}"):
+    name = f"{folder.name}/{WEIGHTS}"
+    for url in (f"{REPOSITORY}/raw/{TAG}/helpers/tiny/{name}", f"{HUB}/resolve/main/{name}"):
         try:
             with urllib.request.urlopen(url, timeout=30) as answer:
                 part.write_bytes(answer.read())
@@ -178,5 +179,5 @@ def fetch_weights(folder: Path) -> None:
         part.unlink()
     raise FileNotFoundError(
         f"expected the weights of the embedded model, found none {'; '.join(tried)}: switch the notebook's internet on, or add a "
-        f"Kaggle dataset that holds helpers/tiny/{WEIGHTS}"
+        f"Kaggle dataset that holds helpers/tiny/{name}"
     )

@@ -31,12 +31,11 @@ def load(preset: Preset, adapter: Path | None = None):
     """
     if preset.device == "cuda" and not torch.cuda.is_available():
         raise RuntimeError(f"expected a CUDA GPU for preset {preset.name}, found none: PRESET=auto picks what runs here")
-    inside = Path(__file__).parent / preset.model
-    if inside.is_dir():
-        fetch_weights(inside)
-    source = inside if inside.is_dir() else preset.model
+    if preset.embedded:
+        fetch_weights(preset.embedded)
+    source = preset.embedded or preset.model
     # AutoTokenizer would give the embedded model Qwen's own splitting of words, whatever its files say.
-    tokenizers = PreTrainedTokenizerFast if inside.is_dir() else AutoTokenizer
+    tokenizers = PreTrainedTokenizerFast if preset.embedded else AutoTokenizer
     try:
         if preset.model in PACKAGES:  # without a network each of a dozen files would be tried for half a minute: ask for one
             hf_hub_download(preset.model, "config.json")

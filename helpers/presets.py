@@ -84,9 +84,14 @@ class Preset:
             )
 
     @property
+    def embedded(self) -> Path | None:
+        """The folder of the model, if it is one of the repository's own."""
+        return Path(__file__).parent / self.model if self.model.startswith("tiny/") else None
+
+    @property
     def base(self) -> str:
         """The model as cards and saved adapters name it: a Hub id, or a folder of the repository."""
-        return self.model if "/" in self.model else f"helpers/{self.model}"
+        return f"helpers/{self.model}" if self.embedded else self.model
 
     @property
     def sampling(self) -> dict[str, float]:
@@ -149,7 +154,7 @@ RANK_32 = {"lora_rank": 32, "lora_alpha": 64}
 PRESETS = {
     preset.name: preset
     for preset in (
-        Preset("tiny", model="tiny", steps=200, prompts=24, generations=8, learning_rate=2e-3, refresh=40, temperature=0.7),
+        Preset("tiny", "tiny/market", steps=200, prompts=24, generations=8, learning_rate=2e-3, refresh=40, temperature=0.7),
         Preset("smollm2", SMOLLM2, learning_rate=5e-4, temperature=0.7, dtype=cpu_dtype(), **SHORT),
         T4,
         without_unsloth(T4),
@@ -215,22 +220,34 @@ def override(preset: Preset, text: str) -> Preset:
         raise ValueError(f"expected {found['loc'][0]} to be valid ({found['msg']}), got {found['input']!r}") from None
 
 
-def named(name: str, overrides: str = "") -> Preset:
+def named(name: str, overrides: str = "", game: str = "market") -> Preset:
     """The preset of that name with some fields changed (see `override`); "auto" picks by the hardware and prints what and why.
+    With an embedded model it is the one that speaks `game`.
 
-    Imports no ML library but torch, and that for "auto" only. Raises ValueError for an unknown name or a bad override.
+    Imports no ML library but torch, and that for "auto" only. Raises ValueError for an unknown name, a bad override and a game
+    that no embedded model speaks.
     """
     if name == "auto":
         name, why = choose(first_gpu())
         print(f"PRESET auto: {name}, because {why}")
     if name not in PRESETS:
         raise ValueError(f"expected PRESET to be one of {', '.join(PRESETS)} or auto, got {name!r}")
-    return override(PRESETS[name], overrides)
+    preset = override(PRESETS[name], overrides)
+    if not preset.embedded:
+        return preset
+    preset = replace(preset, model=f"tiny/{game}")
+    if not preset.embedded.is_dir():
+        known = ", ".join(sorted(path.parent.name for path in preset.embedded.parent.glob("*/config.json")))
+        raise ValueError(
+            f"expected a game that an embedded model speaks ({known}), got {game!r}: take another PRESET, or build one with "
+            f"`python -m helpers.tiny.build {game}`"
+        )
+    return preset
 
 
-def preset(name: str, overrides: str = "") -> Preset:
+def preset(name: str, overrides: str = "", game: str = "market") -> Preset:
     """The preset of that name (see `named`), ready to be used (see `with_backend`)."""
-    return with_backend(named(name, overrides))
+    return with_backend(named(name, overrides, game))
 
 
 def with_backend(preset: Preset) -> Preset:

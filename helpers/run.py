@@ -221,12 +221,12 @@ def main(argv: Sequence[str]) -> None:
         known = parameters_of(notebooks)
         values = typed(known, given)
         game_named(values["GAME"])
-        preset = named(values["PRESET"], values.get("OVERRIDES", ""))
+        preset = named(values["PRESET"], values.get("OVERRIDES", ""), values["GAME"])
     except ValueError as error:
         raise RunError(str(error)) from error
     values["PRESET"] = preset.name  # "auto" is settled once, for all notebooks
     run, resume = Path(values.pop("RUN")), values.pop("RESUME", False)
-    needs_hub = preset.model != "tiny" or values.get("ADAPTER") or values.get("HUB_REPO")
+    needs_hub = not preset.embedded or values.get("ADAPTER") or values.get("HUB_REPO")
     os.environ.update(HEADLESS | ({} if needs_hub else {"HF_HUB_OFFLINE": "1"}))
     with claimed(run):
         made_from = open_run(run, values, resume)

@@ -59,7 +59,7 @@ def card():
 
 def test_the_front_matter_is_yaml_with_what_the_hub_reads(card):
     front = yaml.safe_load(card.split("---")[1])
-    assert (front["library_name"], front["license"], front["base_model"]) == ("peft", "mit", "parley-tiny")
+    assert (front["library_name"], front["license"], front["base_model"]) == ("peft", "mit", "parley-tiny-market")
     assert "grpo" in front["tags"]
 
 
@@ -236,7 +236,7 @@ def test_code_blocks_are_python_that_compiles_and_unsloth_comes_first(card):
     peft, unsloth, example = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     for block in (peft, unsloth, example):
         compile(block, "card", "exec")
-    assert '"helpers/tiny"' in peft and '"helpers/tiny"' in unsloth
+    assert '"helpers/tiny/market"' in peft and '"helpers/tiny/market"' in unsloth
     assert unsloth.startswith("from unsloth")
 
 

@@ -60,7 +60,7 @@ def test_the_random_model_has_the_large_models_sizes_and_the_tiny_tokenizer(tmp_
     assert model.dtype == torch.float16 and config.model_type == "qwen2"
     sizes = (config.vocab_size, config.hidden_size, config.intermediate_size, config.num_hidden_layers)
     assert (*sizes, config.num_attention_heads, config.num_key_value_heads) == (600, 32, 64, 2, 4, 2)
-    tiny = PreTrainedTokenizerFast.from_pretrained(TOP / "helpers" / "tiny")
+    tiny = PreTrainedTokenizerFast.from_pretrained(TOP / "helpers" / "tiny" / "market")
     assert PreTrainedTokenizerFast.from_pretrained(tmp_path).get_vocab() == tiny.get_vocab()
 
 

@@ -19,7 +19,7 @@ import nbformat
 import papermill
 import pytest
 
-from helpers import kaggle, machine
+from helpers import GAMES, kaggle, machine
 
 REPO = Path(__file__).parent.parent
 NAMES = ("01_environment_setup", "02_random_baseline", "03_reward_design", "04_grpo_training", "05_evaluation")
@@ -179,7 +179,9 @@ def test_the_archive_holds_all_code_but_no_weights_and_names_its_commit(built):
     code = {str(path.relative_to(REPO)) for path in REPO.glob("helpers/**/*.py")}
     assert code < set(packed.namelist()) and not [name for name in packed.namelist() if name.endswith((".safetensors", ".pyc"))]
     assert packed.read("helpers/commit.txt").decode() == kaggle.commit()
-    assert packed.read("helpers/tiny/model.sha256").decode() == machine.sha256(REPO / "helpers" / "tiny" / "model.safetensors")
+    for game in GAMES:
+        weights = REPO / "helpers" / "tiny" / game / "model.safetensors"
+        assert packed.read(f"helpers/tiny/{game}/model.sha256").decode() == machine.sha256(weights)
 
 
 def test_the_same_files_give_the_same_archive():
@@ -400,7 +402,7 @@ def test_without_packed_helpers_or_a_folder_above_the_pinned_tag_is_cloned(empty
     assert done.returncode == 0, done.stderr
     file = Path(done.stdout.splitlines()[1])
     assert file.is_relative_to(empty.parent / "tmp") and not (file.parent / "later.py").exists()
-    assert (file.parent / "tiny" / "model.safetensors").exists()
+    assert (file.parent / "tiny" / "market" / "model.safetensors").exists()
 
 
 def test_when_nothing_is_reachable_the_set_up_cell_says_what_to_do(empty):
@@ -443,13 +445,13 @@ def test_the_list_for_platforms_never_asks_for_a_package_that_is_kept():
 # The embedded model's weights
 
 
-TINY = REPO / "helpers" / "tiny" / "model.safetensors"
+TINY = REPO / "helpers" / "tiny" / "market" / "model.safetensors"
 
 
 @pytest.fixture
 def bare(tmp_path, monkeypatch):
     """A folder that lacks the weights, and an empty /kaggle/input; the tag and the hub are closed ports."""
-    folder, inputs = tmp_path / "tiny", tmp_path / "input"
+    folder, inputs = tmp_path / "market", tmp_path / "input"
     folder.mkdir()
     inputs.mkdir()
     (folder / "model.sha256").write_text(machine.sha256(TINY))
@@ -479,7 +481,10 @@ def test_weights_come_from_a_kaggle_input_wherever_it_is_mounted_and_other_model
 
 @pytest.mark.parametrize(
     ("address", "wanted"),
-    [("REPOSITORY", f"/raw/{machine.TAG}/helpers/tiny/model.safetensors"), ("HUB", "/resolve/main/model.safetensors")],
+    [
+        ("REPOSITORY", f"/raw/{machine.TAG}/helpers/tiny/market/model.safetensors"),
+        ("HUB", "/resolve/main/market/model.safetensors"),
+    ],
 )
 def test_weights_come_from_the_pinned_tag_or_the_hub(bare, monkeypatch, address, wanted):
     folder, _ = bare
@@ -499,7 +504,7 @@ def test_without_weights_anywhere_one_line_says_where_was_looked_and_what_to_do(
             machine.fetch_weights(folder)
     told = str(error.value)
     assert "\n" not in told and f"below {inputs}" in told and f"{url}/raw/" in told and "(other weights)" in told
-    assert "http://127.0.0.1:9/hub/resolve/main/model.safetensors ([Errno 111] Connection refused)" in told
+    assert "http://127.0.0.1:9/hub/resolve/main/market/model.safetensors ([Errno 111] Connection refused)" in told
     assert "switch the notebook's internet on, or add a Kaggle dataset" in told
     assert {path.name for path in folder.iterdir()} == {"model.sha256"}
 
@@ -519,7 +524,7 @@ print(commit(), model.num_parameters())
 """
     done = run("\n".join([packed_cell(notebook), set_up_cell(notebook), load]), empty, PLATFORMS["kaggle"])
     assert done.returncode == 0, done.stderr
-    parameters = json.loads((REPO / "helpers" / "tiny" / "made_from.json").read_text())["parameters"]
+    parameters = json.loads(TINY.with_name("made_from.json").read_text())["parameters"]
     assert done.stdout.splitlines()[-1] == f"{kaggle.commit()} {parameters}"
 
 

@@ -55,7 +55,7 @@ def logits(model, tokenizer):
 
 
 def test_a_saved_adapter_names_its_plain_base_and_no_path_of_this_machine(saved):
-    assert json.loads((saved / "adapter_config.json").read_text())["base_model_name_or_path"] == "helpers/tiny"
+    assert json.loads((saved / "adapter_config.json").read_text())["base_model_name_or_path"] == "helpers/tiny/market"
     texts = [path.read_text() for path in saved.iterdir() if path.suffix != ".safetensors"]
     assert texts and not [text for text in texts if re.search(r"(?<![\w.:/])/\w+/", text)]
 

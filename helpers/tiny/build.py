@@ -1,13 +1,12 @@
-"""Builds the embedded CPU model: `python -m helpers.tiny.build`. About 25 minutes on two cores; fixed seed.
+"""Builds the embedded CPU model of a game: `python -m helpers.tiny.build market`. About 25 minutes on two cores; fixed seed.
 
-It imitates mixed play of every game in GAMES: of the actions it sees about three quarters are random legal ones and one
-quarter a competent trader's. So it knows the grammar and has watched a market, but nothing tells it which of the two to
-follow. Many actions are learned at each prompt at once, as parallel branches behind one shared prompt (a 4-D attention
-mask, positions restarting after the prompt), because legality (what is held, which ids exist) is learned last.
+It imitates the play that helpers/tiny/lessons.py describes: part of it random and legal, part of it competent. So it knows the
+grammar and has watched the game, but nothing tells it which of the two to follow. Many actions are learned at each prompt at
+once, as parallel branches behind one shared prompt (a 4-D attention mask, positions restarting after the prompt), because
+legality (what is held, which ids exist) is learned last.
 
-It also learns to read: questions about the position (who holds how many of what, what an offer would bring), of which only
-the answer is learned, so that it never asks one itself. Without them it offers trades for goods that the other seat lacks.
-Some of the offers it sees went astray, so that it meets those that cannot be paid, as in the games of models in training.
+It also learns to read: questions about the position, of which only the answer is learned, so that it never asks one itself.
+Without them it offers trades for goods that the other seat lacks.
 """
 
 import argparse
@@ -26,26 +25,22 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedT
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from helpers import GAMES
-from helpers.games.market import GOODS, PROJECTS, ProposeTrade, holds, moved, worth
+from helpers import game_named
 from helpers.models import generator
-from helpers.players import competent
 from helpers.presets import preset
 from helpers.rollout import VALID, messages_of, take
+from helpers.tiny.lessons import LESSONS
 
 HERE = Path(__file__).parent
 SEED = 7
 SEEDS = range(10_000_000, 20_000_000)  # deals the base learns from; disjoint from TRAIN, VALID and TEST
-BRANCHES, EXPERT = 12, 3  # actions learned at each prompt, and how many of them a competent player's
 PROMPTS, WARMUP, POOL = 16, 40, 2000
 PROMPT_LOSS, QUESTION_LOSS = 0.3, 0.5  # weights of the prompts and of the answers to reading questions, against 1 for the actions
 WORD_LOSS = 8  # weight of an action's word, name or number, against 1 for the signs between them, which are soon known
-ASTRAY = 0.25  # share of the offers that are made to a random seat instead
-QUIET = 0.5  # share of the turns without a pending offer that are learned; of the others all
 STEPS, MATRIX_RATE, RATE = 7000, 0.01, 2e-3  # optimizer steps; peak learning rates: of matrices (Muon), of the rest (AdamW)
 # A good or a seat is the same token in prompt and action. A word takes the space behind it, and a count the signs around it
-# (`Iron:2, ` is two tokens): prompts of half the length, read and learned in half the time.
-WORDS = r"[A-Za-z_]{2,}\s?|[A-Za-z_]|[0-9]|[^A-Za-z0-9_]+(?:[0-9](?![0-9])[^A-Za-z0-9_]*)?"
+# (`Iron:2, ` is two tokens): prompts of half the length, read and learned in half the time. Prices go digit by digit.
+WORDS = r"[A-Za-z_]{2,}\s?|[A-Za-z_]|[0-9]|[^A-Za-z0-9_]+(?:[0-9](?![0-9]|\.[0-9])[^A-Za-z0-9_]*)?"
 # The system message is cut at its first colon (the game's name): the grammar is learned here, not read.
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}"
@@ -55,72 +50,38 @@ CHAT_TEMPLATE = (
 
 
 def positions(game, seeds):
-    """(state, view, rng) at every turn of mixed play: each seat is random, competent or something between, drawn per episode."""
-    expert = competent(game)
+    """(game as it is set, state, what the seat to move is shown, rng) at every turn of watched play."""
+    lessons = LESSONS[game.name]
     for seed in seeds:
         rng = Random(f"tiny/{game.name}/{seed}")
-        skill = {seat: rng.choice((0.0, 0.25, 0.5, 0.75, 1.0)) for seat in game.seats}
-        state = game.deal(seed)
-        while seat := game.turn(state):
-            view = game.view(state, seat)
-            yield state, view, rng
-            action = expert(view, rng) if rng.random() < skill[seat] else game.sample(view, rng)
-            if isinstance(action, ProposeTrade) and rng.random() < ASTRAY:
-                action = replace(action, to=rng.choice([other for other in game.seats if other != seat]))
-            state = game.step(state, action)
+        habits = {seat: lessons.habit(rng) for seat in game.seats}
+        table = lessons.settings[seed % len(lessons.settings)]
+        state, chats = table.deal(seed), {}
+        while seat := table.turn(state):
+            view = table.view(state, seat)
+            messages = messages_of(table, view, *chats.get(seat, ()))
+            yield table, state, messages, rng
+            action = lessons.move(table, habits[seat], view, rng)
+            if game.memory == "chat":
+                chats[seat] = ((*messages, {"role": "assistant", "content": str(action)}), len(view.events) + 1)
+            state = table.step(state, action)
 
 
-def market_questions(view, rng: Random) -> list[tuple[str, str]]:
-    """(question, answer in one word) about a view of the market: what a seat holds; what I can spare; the first good that a
-    seat holds and I miss; whom to ask, and what to give, when I want one; whose offer to take; whether an offer can be paid by
-    both sides, and what it would bring me."""
-    me = "ABCD".index(view.seat)
-    held, need = view.holdings[me], (0,) * len(GOODS) if view.built[me] else PROJECTS[view.goal]
-    out, partners = [], []
-    for seat, counts in rng.choices(list(zip("ABCD", view.holdings, strict=True)), k=2):
-        at = rng.randrange(len(GOODS))
-        out.append((f"has {seat} {GOODS[at]}", str(min(counts[at], 9))))
-    at = rng.randrange(len(GOODS))
-    out.append((f"spare {GOODS[at]}", str(min(max(held[at] - need[at], 0), 9))))
-    for seat, counts in zip("ABCD", view.holdings, strict=True):
-        if seat != view.seat:
-            wanted = [good for good, h, n, theirs in zip(GOODS, held, need, counts, strict=True) if h < n and theirs]
-            out.append((f"find {seat}", wanted[0] if wanted else "none"))
-            partners += [seat] * bool(wanted)
-    spares = [good for good, h, n in zip(GOODS, held, need, strict=True) if h > n]
-    for _ in range(2):
-        out.append(("ask", rng.choice(partners or ["none"])))
-        out.append(("give", rng.choice(spares or ["none"])))
-    best, most = "none", -1
-    for offer in view.pending:
-        payable = holds(held, offer.get) and holds(view.holdings["ABCD".index(offer.giver)], offer.give)
-        change = worth(moved(held, offer.get, offer.give), need) - worth(held, need)
-        out.append((f"pays {offer.id}", "yes" if payable else "no"))
-        out.append((f"worth {offer.id}", "gain" if change > 0 else "loss" if change < 0 else "even"))
-        if payable and change > most:
-            best, most = offer.giver, change
-    return [*out, ("take", best)]
-
-
-QUESTIONS = {"market": market_questions}
-
-
-def fingerprint() -> str:
-    """Changes whenever any game's texts (instructions, descriptions, actions) change."""
+def fingerprint(game) -> str:
+    """Changes whenever the game's texts (instructions, descriptions, actions) change."""
     text = CHAT_TEMPLATE
-    for game in GAMES.values():
-        for _, view, rng in positions(game, range(20)):
-            text += game.system(view) + game.describe(view) + str(game.sample(view, rng))
+    for table, state, messages, rng in positions(game, range(20)):
+        text += messages[0]["content"] + messages[-1]["content"] + str(table.sample(table.view(state, table.turn(state)), rng))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def make_tokenizer() -> PreTrainedTokenizerFast:
+def make_tokenizer(game) -> PreTrainedTokenizerFast:
     texts = []
-    for game in GAMES.values():
-        for _, view, rng in positions(game, SEEDS[:300]):
-            name = game.system(view).split(":")[0]
-            texts += [name, game.describe(view), str(game.sample(view, rng)), "assistant\nuser\nsystem\n"]
-            texts += [f"{question}:{answer}" for question, answer in QUESTIONS[game.name](view, rng)]
+    for table, state, messages, rng in positions(game, SEEDS[:300]):
+        view = table.view(state, table.turn(state))
+        texts += [messages[0]["content"].split(":")[0], messages[-1]["content"], str(table.sample(view, rng))]
+        texts += ["assistant\nuser\nsystem\n"]
+        texts += [f"{question}:{answer}" for question, answer in LESSONS[game.name].questions(view, rng)]
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(WORDS), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
@@ -153,15 +114,13 @@ def make_model(tokenizer) -> Qwen2ForCausalLM:
     return Qwen2ForCausalLM(config)
 
 
-def example(game, view, rng, tokenizer) -> tuple[list[int], list[list[int]], list[list[int]]]:
+def example(table, state, messages, rng, tokenizer) -> tuple[list[int], list[list[int]], list[list[int]]]:
     """Prompt ids without the last one, and one list of ids a branch. Branches with an action: that last id, the action, the
     stop id. Branches with a question: that last id, the question, the answer in one id."""
-    expert = competent(game)
-    ids = tokenizer.encode(tokenizer.apply_chat_template(messages_of(game, view), tokenize=False, add_generation_prompt=True))
-    actions = [expert(view, rng) for _ in range(EXPERT)] + [game.sample(view, rng) for _ in range(BRANCHES - EXPERT)]
-    replies = tokenizer([str(a) for a in actions])["input_ids"]
-    asked = QUESTIONS[game.name](view, rng)
-    questions = tokenizer([f"{question}:{answer}" for question, answer in asked])["input_ids"]
+    lessons, view = LESSONS[table.name], table.view(state, table.turn(state))
+    ids = tokenizer.encode(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+    replies = tokenizer([str(action) for action in lessons.imitated(table, view, rng)])["input_ids"]
+    questions = tokenizer([f"{question}:{answer}" for question, answer in lessons.questions(view, rng)])["input_ids"]
     return (
         ids[:-1],
         [[ids[-1], *reply, tokenizer.eos_token_id] for reply in replies],
@@ -211,24 +170,22 @@ def batch(examples, pad: int, words: set[int]):
 
 
 def legal_share(model, tokenizer, game, seeds, every: int = 7) -> tuple[float, int]:
-    """Share of sampled replies (temperature 1) that are legal at every `every`-th position of mixed play; and how many."""
-    states = [state for state, _, _ in islice(positions(game, seeds), 0, None, every)]
+    """Share of sampled replies (temperature 1) that are legal at every `every`-th position of watched play; and how many."""
+    asked = [place[:3] for place in islice(positions(game, seeds), 0, None, every)]
     generate = generator(model, tokenizer, replace(preset("tiny"), temperature=1.0))
-    replies = generate([messages_of(game, game.view(state, game.turn(state))) for state in states])
-    good = sum(take(game, state, reply)[2] is None for state, reply in zip(states, replies, strict=True))
-    return good / len(states), len(states)
+    replies = generate([messages for _, _, messages in asked])
+    good = sum(take(table, state, reply)[2] is None for (table, state, _), reply in zip(asked, replies, strict=True))
+    return good / len(asked), len(asked)
 
 
-def positions_of_all(rng: Random, first: int):
-    """(game, view, rng) from every game in turn, drawn from a pool that mixes the turns of many episodes."""
-    streams = {name: positions(game, SEEDS[first:]) for name, game in GAMES.items()}
-    pool = []
+def shuffled(game, rng: Random, first: int):
+    """Positions in random order, drawn from a pool that mixes the turns of many episodes."""
+    stream, pool = positions(game, SEEDS[first:]), []
     while True:
         while len(pool) < POOL:
-            name = rng.choice(list(GAMES))
-            _, view, luck = next(streams[name])
-            if view.pending or rng.random() < QUIET:
-                pool.append((GAMES[name], view, luck))
+            table, state, messages, luck = next(stream)
+            if LESSONS[game.name].told(table.view(state, table.turn(state)), rng):
+                pool.append((table, state, messages, luck))
         at = rng.randrange(len(pool))
         pool[at], pool[-1] = pool[-1], pool[at]
         yield pool.pop()
@@ -240,7 +197,7 @@ def attention(module, query, key, value, mask, **options):
         return sdpa_attention_forward(module, query.float(), key.float(), value.float(), mask, **options)
 
 
-def train(model, tokenizer, report) -> None:
+def train(game, model, tokenizer, report) -> None:
     """Warm-up, then a cosine down to 0, in bfloat16 (fast on CPUs with AMX). `report(step, loss)` is called now and then.
 
     Muon for the matrices inside the layers: after 900 steps 95 % of the sampled actions were legal, with AdamW alone 70 %.
@@ -258,7 +215,7 @@ def train(model, tokenizer, report) -> None:
         torch.optim.lr_scheduler.LambdaLR(o, lambda s: min(1, (s + 1) / WARMUP) * 0.5 * (1 + math.cos(math.pi * s / STEPS)))
         for o in optimizers
     ]
-    source = positions_of_all(Random(SEED), first=1000)
+    source = shuffled(game, Random(SEED), first=1000)
     compiled, words = torch.compile(model, dynamic=True), words_of(tokenizer)
     for step in range(1, STEPS + 1):
         ids, places, mask, targets, weight = batch(
@@ -281,27 +238,28 @@ def train(model, tokenizer, report) -> None:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=HERE, help="folder to write to (default: helpers/tiny)")
+    parser.add_argument("game", help=f"one of {', '.join(LESSONS)}")
+    parser.add_argument("--out", type=Path, help="folder to write to (default: helpers/tiny/GAME)")
     options = parser.parse_args()
+    game, out = game_named(options.game), options.out or HERE / options.game
     torch.manual_seed(SEED)
-    tokenizer = make_tokenizer()
+    tokenizer = make_tokenizer(game)
     model = make_model(tokenizer)
     size = sum(p.numel() for p in model.parameters())
-    options.out.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
     print(f"{len(tokenizer)} tokens, {size:,} parameters", flush=True)
     start = time.time()
 
     def report(step, loss):
-        shares = {name: legal_share(model, tokenizer, game, VALID[:100]) for name, game in GAMES.items()}
-        text = ", ".join(f"{name} {share:.1%} legal (n={n})" for name, (share, n) in shares.items())
-        print(f"step {step} of {STEPS}, loss {loss:.3f}, {time.time() - start:.0f} s, {text}", flush=True)
-        legal = {name: {"share": share, "n": n} for name, (share, n) in shares.items()}
-        note = {"fingerprint": fingerprint(), "steps": step, "seed": SEED, "parameters": size, "legal": legal}
-        model.save_pretrained(options.out)
-        tokenizer.save_pretrained(options.out)
-        (options.out / "made_from.json").write_text(json.dumps(note, indent=1) + "\n")
+        share, n = legal_share(model, tokenizer, game, VALID[:100])
+        print(f"step {step} of {STEPS}, loss {loss:.3f}, {time.time() - start:.0f} s, {share:.1%} legal (n={n})", flush=True)
+        legal = {"share": share, "n": n}
+        note = {"fingerprint": fingerprint(game), "steps": step, "seed": SEED, "parameters": size, "legal": legal}
+        model.save_pretrained(out)
+        tokenizer.save_pretrained(out)
+        (out / "made_from.json").write_text(json.dumps(note, indent=1) + "\n")
 
-    train(model, tokenizer, report)
+    train(game, model, tokenizer, report)
 
 
 if __name__ == "__main__":
