@@ -37,10 +37,13 @@ SEEDS = range(10_000_000, 20_000_000)  # deals the base learns from; disjoint fr
 PROMPTS, WARMUP, POOL = 16, 40, 2000
 PROMPT_LOSS, QUESTION_LOSS = 0.3, 0.5  # weights of the prompts and of the answers to reading questions, against 1 for the actions
 WORD_LOSS = 8  # weight of an action's word, name or number, against 1 for the signs between them, which are soon known
-STEPS, MATRIX_RATE, RATE = 7000, 0.01, 2e-3  # optimizer steps; peak learning rates: of matrices (Muon), of the rest (AdamW)
+MATRIX_RATE, RATE = 0.01, 2e-3  # peak learning rates: of matrices (Muon), of the rest (AdamW)
 # A good or a seat is the same token in prompt and action. A word takes the space behind it, and a count the signs around it
-# (`Iron:2, ` is two tokens): prompts of half the length, read and learned in half the time. Prices go digit by digit.
-WORDS = r"[A-Za-z_]{2,}\s?|[A-Za-z_]|[0-9]|[^A-Za-z0-9_]+(?:[0-9](?![0-9]|\.[0-9])[^A-Za-z0-9_]*)?"
+# (`Iron:2, ` is two tokens): prompts of half the length, read and learned in half the time. A price goes by pairs of digits from
+# the point on (`8092.28` is `80`, `92.`, `28`), so that its first token nearly always tells how large it is: digit by digit,
+# the first one does not, and half of the offers were ten times too high or too low.
+PRICE = r"[0-9]{1,2}(?=(?:[0-9]{2})+\.[0-9])|[0-9]{1,2}\.(?=[0-9])|(?<=\.)[0-9]{2}"
+WORDS = PRICE + r"|[A-Za-z_]{2,}\s?|[A-Za-z_]|[0-9]|[^A-Za-z0-9_]+(?:[0-9](?![0-9]|\.[0-9])[^A-Za-z0-9_]*)?"
 # The system message is cut at its first colon (the game's name): the grammar is learned here, not read.
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}"
@@ -82,6 +85,7 @@ def make_tokenizer(game) -> PreTrainedTokenizerFast:
         texts += [messages[0]["content"].split(":")[0], messages[-1]["content"], str(table.sample(view, rng))]
         texts += ["assistant\nuser\nsystem\n"]
         texts += [f"{question}:{answer}" for question, answer in LESSONS[game.name].questions(view, rng)]
+    texts += LESSONS[game.name].tokens * 100
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(WORDS), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
@@ -202,6 +206,7 @@ def train(game, model, tokenizer, report) -> None:
 
     Muon for the matrices inside the layers: after 900 steps 95 % of the sampled actions were legal, with AdamW alone 70 %.
     """
+    steps, source = LESSONS[game.name].steps, shuffled(game, Random(SEED), first=1000)
     AttentionInterface.register("float32", attention)
     AttentionMaskInterface.register("float32", sdpa_mask)
     model.set_attn_implementation("float32")
@@ -212,12 +217,11 @@ def train(game, model, tokenizer, report) -> None:
         torch.optim.AdamW(outer, lr=RATE, betas=(0.9, 0.95), weight_decay=0.01, fused=True),
     )
     rates = [
-        torch.optim.lr_scheduler.LambdaLR(o, lambda s: min(1, (s + 1) / WARMUP) * 0.5 * (1 + math.cos(math.pi * s / STEPS)))
+        torch.optim.lr_scheduler.LambdaLR(o, lambda s: min(1, (s + 1) / WARMUP) * 0.5 * (1 + math.cos(math.pi * s / steps)))
         for o in optimizers
     ]
-    source = shuffled(game, Random(SEED), first=1000)
     compiled, words = torch.compile(model, dynamic=True), words_of(tokenizer)
-    for step in range(1, STEPS + 1):
+    for step in range(1, steps + 1):
         ids, places, mask, targets, weight = batch(
             [example(*next(source), tokenizer) for _ in range(PROMPTS)], tokenizer.pad_token_id, words
         )
@@ -252,7 +256,10 @@ def main():
 
     def report(step, loss):
         share, n = legal_share(model, tokenizer, game, VALID[:100])
-        print(f"step {step} of {STEPS}, loss {loss:.3f}, {time.time() - start:.0f} s, {share:.1%} legal (n={n})", flush=True)
+        print(
+            f"step {step} of {LESSONS[game.name].steps}, loss {loss:.3f}, {time.time() - start:.0f} s, {share:.1%} legal (n={n})",
+            flush=True,
+        )
         legal = {"share": share, "n": n}
         note = {"fingerprint": fingerprint(game), "steps": step, "seed": SEED, "parameters": size, "legal": legal}
         model.save_pretrained(out)

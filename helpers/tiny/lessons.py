@@ -19,9 +19,10 @@ CARELESS = 0.1  # bargaining: share of the moves that may cost the mover: they a
 @dataclass(frozen=True)
 class Lessons:
     """Of one game. settings: the games that are watched, by turns. habit(rng): how a seat plays throughout an episode.
-    move(game, habit, view, rng): its next action. imitated(game, view, rng): the 12 actions that are learned at a position.
+    move(game, habit, view, rng): its next action. imitated(game, view, rng): the actions that are learned at a position.
     questions(view, rng): pairs of a question and its answer in one word. told(view, rng): whether a position is learned from
-    at all. watched: all this in words, for the model card."""
+    at all. steps: of the optimizer. tokens: texts each part of which is to be one token, however rare. watched: all this in
+    words, for the model card."""
 
     settings: tuple
     habit: Callable[[Random], Any]
@@ -29,6 +30,8 @@ class Lessons:
     imitated: Callable
     questions: Callable
     told: Callable
+    steps: int
+    tokens: list[str]
     watched: str
 
 
@@ -107,28 +110,21 @@ def bargaining_move(game, habit, view, rng: Random) -> Action:
 
 
 def bargaining_imitated(game, view, rng: Random) -> list[Action]:
-    return [choose(view, rng) for choose in SCRIPTED["bargaining"].values()] + [haggle(view, rng) for _ in range(6)]
+    return [choose(view, rng) for choose in (*rng.sample(list(SCRIPTED["bargaining"].values()), 3), haggle, haggle, haggle)]
 
 
 def bargaining_questions(view, rng: Random) -> list[tuple[str, str]]:
-    """What is said of a price: a character of it; whether the standing offer is within my limit, and better than my last offer;
-    whether a price between the ends is."""
+    """Whether a price is within my limit: three prices, and the standing offer; whether that is better than the middle between my
+    limit and the best price imaginable."""
     low, high = view.bounds
-    tried = round(rng.uniform(low, high), 2)
-    near = round(view.limit * (1 + rng.uniform(-0.1, 0.1)), 2)
-    limit = f"{view.limit:.2f}"
-    at = rng.randrange(len(limit))
-    out = [(f"limit {at + 1}", limit[at]), ("digits", str(len(limit) - 3))]
-    out += [(f"worth {price:.2f}", "gain" if gain(view, price) >= 0 else "loss") for price in (tried, near)]
+    tried = [rng.uniform(low, high), *(view.limit * (1 + rng.uniform(-off, off)) for off in (0.03, 0.1))]
+    out = [(f"worth {price:.2f}", "gain" if gain(view, round(price, 2)) >= 0 else "loss") for price in tried]
     if view.standing is None:
         return [*out, ("offer", "none")]
-    standing = f"{view.standing:.2f}"
-    at = rng.randrange(len(standing))
     middle = (view.limit + (low if view.seat == BUYER else high)) / 2
     return [
         *out,
         ("offer", "gain" if gain(view, view.standing) >= 0 else "loss"),
-        (f"standing {at + 1}", standing[at]),
         ("good", "yes" if gain(view, view.standing) >= gain(view, middle) else "no"),
     ]
 
@@ -141,6 +137,8 @@ LESSONS = {
         market_imitated,
         market_questions,
         lambda view, rng: bool(view.pending) or rng.random() < QUIET,
+        7000,
+        [],
         "It was trained by imitation on mixed play: about three quarters of the actions it imitated were random legal ones "
         "and **a quarter were a competent (greedy) trader's**. It was also taught the answers to reading questions about the "
         "position (who holds what, what to ask of whom and what to give for it, whose offer to take).",
@@ -152,9 +150,11 @@ LESSONS = {
         bargaining_imitated,
         bargaining_questions,
         lambda view, rng: True,
+        4500,
+        [f"{price}.00 {100 * price + price}.{price:02}" for price in range(100)],
         "It was trained by imitation on mixed play: half of the actions it imitated were **those of the scripted bargainers** "
         "(linear, boulware, conceder, tit-for-tat, hardball, always-split, each as often), the others random ones that cost "
-        "nothing. It was also taught the answers to reading questions about the position (whether a price is within its limit, "
-        "which characters a price has).",
+        "nothing. It was also taught the answers to reading questions about the position (whether a price, or the standing "
+        "offer, is within its limit, and whether that offer is a good one).",
     ),
 }
