@@ -142,11 +142,18 @@ def unusable(episode: Episode, seat: Seat) -> float:
     return -1.0 if any(turn.error for turn in episode.turns if turn.seat == seat) else 0.0
 
 
+def outside(episode: Episode, seat: Seat) -> float:
+    return -1.0 if min(episode.payoffs.values()) < 0 else 0.0
+
+
 EPISODE_TERMS = {
     term.name: term
     for term in (
         Term("share", -1, 1, "the seat's own payoff, clipped: in bargaining its signed share of the surplus", share),
         Term("unusable", -1, 0, "-1 if any reply of the seat was no legal action, else 0: never an income", unusable),
+        Term(
+            "outside", -1, 0, "-1 if some seat is paid less than 0: in bargaining a deal outside the zone of agreement", outside
+        ),
     )
 }
 
@@ -185,7 +192,7 @@ RUBRICS = {
     )
 }
 
-SELF_PLAY = Rubric("self-play", {"share": 1.0, "unusable": 0.5})
+SELF_PLAY = Rubric("self-play", {"share": 1.0, "unusable": 0.5, "outside": 1.0})
 
 
 def rubric(text: str) -> Rubric:

@@ -236,16 +236,18 @@ def test_trajectories_that_would_be_learned_wrongly_stop_the_run_and_say_why(mes
 def test_episode_terms_judge_one_seats_part_and_stay_within_their_bounds():
     turns = (Turn("A", "", "x", "quit()", "parse: no"), Turn("B", "", "pass()", "pass()"))
     episode = Episode("chatter", {}, 0, {}, {}, turns, {"A": -7.5, "B": 0.25})
-    share, unusable = EPISODE_TERMS["share"], EPISODE_TERMS["unusable"]
+    share, unusable, outside = (EPISODE_TERMS[name] for name in ("share", "unusable", "outside"))
     assert (share.value(episode, "A"), share.value(episode, "B")) == (-1.0, 0.25)
     assert (unusable.value(episode, "A"), unusable.value(episode, "B")) == (-1.0, 0.0)
-    assert unusable.high == 0  # form is never an income
+    assert outside.value(episode, "A") == outside.value(episode, "B") == -1.0  # whoever is harmed
+    assert outside.value(replace(episode, payoffs={"A": 0.0, "B": 1.0}), "A") == 0.0
+    assert unusable.high == outside.high == 0  # form is never an income
     assert all(term.says and term.name == name for name, term in EPISODE_TERMS.items())
     assert not EPISODE_TERMS.keys() & TERMS.keys()
 
 
 def test_terms_of_replies_and_of_episodes_do_not_mix():
-    with pytest.raises(ValueError, match=r"some of share, unusable, got \['own'\]"):
+    with pytest.raises(ValueError, match=r"some of share, unusable, outside, got \['own'\]"):
         Rubric("mixed", {"share": 1.0, "own": 1.0})
 
 

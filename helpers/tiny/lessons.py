@@ -114,16 +114,18 @@ def bargaining_imitated(game, view, rng: Random) -> list[Action]:
 
 
 def bargaining_questions(view, rng: Random) -> list[tuple[str, str]]:
-    """Whether a price is within my limit: three prices, and the standing offer; whether that is better than the middle between my
-    limit and the best price imaginable."""
+    """Whether a price lies above my limit, and whether it would cost me anything; the same of the standing offer; whether that is
+    better than the middle between my limit and the best price imaginable."""
     low, high = view.bounds
-    tried = [rng.uniform(low, high), *(view.limit * (1 + rng.uniform(-off, off)) for off in (0.03, 0.1))]
-    out = [(f"worth {price:.2f}", "gain" if gain(view, round(price, 2)) >= 0 else "loss") for price in tried]
+    tried = [view.limit * (1 + rng.uniform(-off, off)) for off in (0.02, 0.1, 0.1, 0.5, 0.5)]
+    out = [(f"above {price:.2f}", "yes" if round(price, 2) > view.limit else "no") for price in tried]
+    out += [(f"worth {price:.2f}", "gain" if gain(view, round(price, 2)) >= 0 else "loss") for price in tried[1:4]]
     if view.standing is None:
         return [*out, ("offer", "none")]
     middle = (view.limit + (low if view.seat == BUYER else high)) / 2
     return [
         *out,
+        ("above", "yes" if view.standing > view.limit else "no"),
         ("offer", "gain" if gain(view, view.standing) >= 0 else "loss"),
         ("good", "yes" if gain(view, view.standing) >= gain(view, middle) else "no"),
     ]
