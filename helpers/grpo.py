@@ -136,7 +136,7 @@ def sample_groups(prompts: list, trainer: GRPOTrainer, batch: int) -> dict[str, 
             out = model.generate(
                 input_ids=ids, attention_mask=mask, past_key_values=cache, generation_config=trainer.generation_config
             )
-            replies += [cut(row, tokenizer.eos_token_id) for row in out[:, ids.shape[1] :].tolist()]
+            replies += [cut(row, trainer.eos_token_ids) for row in out[:, ids.shape[1] :].tolist()]
     return {"prompt_ids": [ids for ids in groups for _ in range(size)], "completion_ids": replies, "logprobs": None}
 
 
@@ -175,9 +175,10 @@ class GroupTrainer(GRPOTrainer):
         return logps[back], entropies[back] if compute_entropy else None, None
 
 
-def cut(ids: list[int], stop: int) -> list[int]:
-    """`ids` up to and including the first stop id."""
-    return ids[: ids.index(stop) + 1] if stop in ids else ids
+def cut(ids: list[int], stops: Sequence[int]) -> list[int]:
+    """`ids` up to and including the first stop id; models may have several, and one of Qwen's also pads."""
+    at = next((at for at, one in enumerate(ids) if one in stops), len(ids))
+    return ids[: at + 1]
 
 
 def finite(name: str, values: list[float]) -> list[float]:

@@ -16,7 +16,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
-from transformers import GenerationConfig
+from transformers import GenerationConfig, GenerationMixin
 
 from helpers import grpo
 from helpers.game import replay
@@ -297,6 +297,7 @@ def test_groups_that_are_sampled_a_few_at_once_stay_in_the_order_of_their_prompt
     trainer = SimpleNamespace(
         processing_class=tokenizer,
         num_generations=2,
+        eos_token_ids=[stop],
         model=model,
         model_wrapped=model,
         accelerator=Accelerator(cpu=True),
@@ -310,6 +311,23 @@ def test_groups_that_are_sampled_a_few_at_once_stay_in_the_order_of_their_prompt
         assert tokenizer.decode(ids, skip_special_tokens=True) == text
     for ids, chat in zip(few["prompt_ids"], [chat for chat in chats for _ in range(2)], strict=True):
         assert tokenizer.decode(ids) == tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+
+
+def test_a_sampled_reply_ends_with_the_first_of_the_models_stop_ids_and_without_padding(monkeypatch):
+    model, tokenizer = load(TINY)
+    answers = torch.tensor([[7, 2, 0, 0], [7, 8, 0, 0], [7, 8, 9, 9]])  # 0 pads and stops, as <|endoftext|> does with Qwen
+    monkeypatch.setattr(GenerationMixin, "_sample", lambda self, ids, *args, **given: torch.cat([ids, answers], 1))
+    trainer = SimpleNamespace(
+        processing_class=tokenizer,
+        num_generations=3,
+        eos_token_ids=[2, 0],
+        model=model,
+        model_wrapped=model,
+        accelerator=Accelerator(cpu=True),
+        generation_config=GenerationConfig(max_new_tokens=4, eos_token_id=[2, 0], pad_token_id=0),
+    )
+    chat = list(messages_of(GAME, GAME.view(GAME.deal(TEST[0]), "A")))
+    assert grpo.sample_groups([chat] * 3, trainer, 3)["completion_ids"] == [[7, 2], [7, 8, 0], [7, 8, 9, 9]]
 
 
 def test_log_probabilities_over_one_reading_of_a_groups_prompt_are_those_of_trl(tmp_path, monkeypatch):
@@ -361,6 +379,7 @@ def test_log_probabilities_and_sampling_work_in_half_precision_as_on_a_gpu(dtype
     trainer = SimpleNamespace(
         processing_class=tokenizer,
         num_generations=3,
+        eos_token_ids=[2],
         accelerator=Accelerator(cpu=True),
         model=model,
         model_wrapped=model,
