@@ -563,6 +563,7 @@ def test_a_run_lies_where_the_platform_keeps_files(tmp_path, monkeypatch, capsys
     assert platform != "colab" or lost == Path("runs/latest")
     assert ("will be lost" in capsys.readouterr().out) == (platform == "colab")
     assert machine.budget_s(0) == {"elsewhere": None}.get(platform, 11 * 3600.0) and machine.budget_s(2) == 120
+    assert machine.budget_s(2, 50.0) == 70 and machine.budget_s(0, 60.0) == {"elsewhere": None}.get(platform, 11 * 3600.0 - 60)
 
 
 # The official client
