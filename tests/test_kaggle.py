@@ -523,24 +523,59 @@ print(commit(), model.num_parameters())
     assert done.stdout.splitlines()[-1] == f"{kaggle.commit()} {parameters}"
 
 
+@pytest.fixture
+def execute(built, empty, monkeypatch):
+    """A function that runs a built notebook through papermill in the empty folder and gives what it printed; `inputs` takes the
+    place of /kaggle/input."""
+    (empty.parent / "stubs" / "pip.py").unlink()
+
+    def run_there(name, platform, inputs=None, **parameters):
+        more = PLATFORMS[platform] | {"PARLEY_HEADLESS": "1", "JUPYTER_PREFER_ENV_PATH": "1", "CUDA_VISIBLE_DEVICES": ""}
+        for key in set(os.environ) - set(ours := environment(empty, more)):
+            monkeypatch.delenv(key)
+        for key, value in ours.items():
+            monkeypatch.setenv(key, value)
+        path = built / (f"colab/{name}.ipynb" if platform == "colab" else f"kaggle/{name}/{name}.ipynb")
+        notebook = notebook_of(path)
+        for cell in notebook.cells:
+            if inputs and "machine.prepare()" in cell.source:
+                cell.source += f"\nmachine.INPUTS = Path({str(inputs)!r})"
+        nbformat.write(notebook, empty.parent / "given.ipynb")
+        done = papermill.execute_notebook(
+            str(empty.parent / "given.ipynb"),
+            str(empty.parent / "done.ipynb"),
+            parameters,
+            kernel_name="python3",
+            cwd=str(empty),
+            progress_bar=False,
+        )
+        assert done.metadata.papermill.exception is None
+        return "".join(output.get("text", "") for cell in done.cells for output in cell.get("outputs", []))
+
+    return run_there
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "platform"), [(NAMES[0], "kaggle"), (NAMES[1], "colab"), (NAMES[2], "kaggle")])
-def test_papermill_runs_a_built_notebook_in_an_empty_folder(built, empty, monkeypatch, name, platform):
-    (empty.parent / "stubs" / "pip.py").unlink()
-    more = PLATFORMS[platform] | {"PARLEY_HEADLESS": "1", "JUPYTER_PREFER_ENV_PATH": "1"}
-    for key in set(os.environ) - set(ours := environment(empty, more)):
-        monkeypatch.delenv(key)
-    for key, value in ours.items():
-        monkeypatch.setenv(key, value)
-    folder = built / "colab" if platform == "colab" else built / "kaggle" / name
-    parameters = {"EPISODES": 4} if name == NAMES[1] else {}
-    out = empty.parent / "done.ipynb"
-    done = papermill.execute_notebook(
-        str(folder / f"{name}.ipynb"), str(out), parameters, kernel_name="python3", cwd=str(empty), progress_bar=False
-    )
-    assert done.metadata.papermill.exception is None
-    outputs = [output.get("text", "") for cell in done.cells if "machine.prepare()" in cell.source for output in cell.outputs]
-    assert "game market, preset tiny, seed 0; Python" in "".join(outputs)
+def test_papermill_runs_a_built_notebook_in_an_empty_folder(execute, name, platform):
+    said = execute(name, platform, **({"EPISODES": 4} if name == NAMES[1] else {}))
+    assert "game market, preset tiny, seed 0; Python" in said
+
+
+@pytest.mark.slow
+def test_papermill_runs_built_04_in_an_empty_folder_and_05_in_another_where_it_finds_what_04_left(execute, empty):
+    inputs = empty.parent / "input"
+    (inputs / "parley-tiny").mkdir(parents=True)
+    shutil.copy(TINY, inputs / "parley-tiny")
+    said = execute("04_grpo_training", "kaggle", inputs, STEPS=2)
+    assert "game market, preset tiny, seed 0; Python" in said and "2 steps, " in said and "here; finished" in said
+    left = inputs / "notebooks" / "somebody" / "parley-grpo-training"
+    left.mkdir(parents=True)
+    (empty / "runs").rename(left / "runs")
+    assert list(empty.iterdir()) == []
+    said = execute("05_evaluation", "kaggle", inputs, EPISODES=4)
+    assert f"the adapter of {left}/runs/latest (the newest of Kaggle's inputs" in said and "2 steps trained" in said
+    assert json.loads((empty / "runs" / "latest" / "summary.json").read_text())["commit"] == kaggle.commit()
 
 
 # A folder that outlives the session
