@@ -201,6 +201,24 @@ def test_04_keeps_every_field_of_the_template_but_its_owner(built):
     assert made == template | {"id": "somebody/parley-grpo-training"}
 
 
+def test_what_is_changed_in_the_template_is_so_in_04_and_05_sees_04_under_its_new_name(tmp_path, monkeypatch):
+    changed = {"id": "someone/another-name", "title": "Another name", "is_private": False, "dataset_sources": ["someone/tiny"]}
+    (tmp_path / "kaggle_kernel.json").write_text(json.dumps(kaggle.template() | changed))
+    monkeypatch.setattr(kaggle, "TOP", tmp_path)
+    monkeypatch.delenv("KAGGLE_USERNAME", raising=False)
+    monkeypatch.setattr(kaggle, "build", lambda out, owner: owners.append(owner) or [])
+    owners = []
+    kaggle.main(["build"])
+    assert owners == ["someone"]
+    four, five = (
+        kaggle.kernel(notebook_of(REPO / "notebooks" / f"{name}.ipynb"), name, "someone")
+        for name in ("04_grpo_training", "05_evaluation")
+    )
+    assert {field: four[field] for field in changed} == changed
+    assert five["kernel_sources"] == ["someone/another-name"] and five["id"] == "someone/parley-evaluation"
+    assert (five["is_private"], five["dataset_sources"]) == (False, ["someone/tiny"])
+
+
 # The check
 
 
