@@ -24,7 +24,7 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.grpo_trainer import unwrap_model_for_generation
 from trl.trainer.utils import selective_log_softmax_and_entropy
 
-from helpers.evaluate import write_json
+from helpers.evaluate import steps_done, write_json
 from helpers.game import Game
 from helpers.machine import INPUTS
 from helpers.models import adapter_in_float32, add_adapter, generator, load, ready
@@ -359,7 +359,7 @@ def from_an_earlier_session(made_from: dict) -> Path | None:
     for note in sorted(INPUTS.rglob("training.json")):
         if is_json(note) and json.loads(note.read_text()) == made_from:
             checkpoint = last_checkpoint(note.parent / "checkpoints")
-            if checkpoint and step_of(checkpoint) < made_from["steps"]:
+            if checkpoint and steps_done(note.parent) < made_from["steps"]:
                 return note.parent
     return None
 
@@ -376,12 +376,13 @@ def begin(run: Path, made_from: dict[str, Any], resume: bool) -> Path | None:
         shutil.copytree(earlier, run, dirs_exist_ok=True, ignore=shutil.ignore_patterns(note.name))
         write_json(note, made_from)  # last: without it, what a kill left of the copy is not gone on with
     checkpoint = last_checkpoint(run / "checkpoints") if note.exists() else None
-    if checkpoint and step_of(checkpoint) >= steps and not resume:
+    if steps_done(run) >= steps and not resume:
         checkpoint = None
     if checkpoint:
         print(f"going on with the run in {run} from step {step_of(checkpoint)} of {steps}", flush=True)
     else:
         shutil.rmtree(run / "checkpoints", ignore_errors=True)
+        (run / "history.json").unlink(missing_ok=True)
     write_json(note, made_from)
     return checkpoint
 

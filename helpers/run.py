@@ -25,7 +25,7 @@ from nbconvert import HTMLExporter
 from traitlets.config import Config
 
 from helpers import game_named
-from helpers.evaluate import commit, table, write_json
+from helpers.evaluate import commit, steps_done, table, write_json
 from helpers.presets import named
 
 NOTEBOOKS = "notebooks/0[1-5]_*.ipynb"
@@ -124,10 +124,9 @@ def open_run(run: Path, settings: Mapping[str, object], resume: bool) -> dict:
 
 def unfinished(run: Path) -> str:
     """How far training got when its time ran out, such as "step 4 of 9"; empty when it came to its end or never began."""
-    note, log = run / "training.json", run / "history.json"
-    if not log.exists():
+    if not (done := steps_done(run)):
         return ""
-    steps, done = json.loads(note.read_text())["steps"], json.loads(log.read_text())[-1]["step"]
+    steps = json.loads((run / "training.json").read_text())["steps"]
     return f"step {done} of {steps}" if done < steps else ""
 
 

@@ -527,8 +527,10 @@ def begun(run: Path, monkeypatch, **settings):
 
 
 def copy_of(run: Path, there: Path, last: int):
-    """A copy of `run` as it was when its last checkpoint was that of step `last`."""
+    """A copy of `run` as if it had been stopped at step `last`."""
     shutil.copytree(run, there)
+    history = json.loads((run / "history.json").read_text())
+    (there / "history.json").write_text(json.dumps([entry for entry in history if entry["step"] <= last]))
     for checkpoint in (there / "checkpoints").glob("checkpoint-*"):
         if grpo.step_of(checkpoint) > last:
             shutil.rmtree(checkpoint)
@@ -543,7 +545,15 @@ def test_an_unfinished_run_is_gone_on_with_and_a_finished_one_begins_afresh_unle
     assert begun(copy_of(finished, tmp_path / "asked for", 4), monkeypatch, resume=True) == 4
     capsys.readouterr()
     assert begun(finished, monkeypatch) is None and "going on" not in capsys.readouterr().out
-    assert not (finished / "checkpoints").exists()
+    assert not (finished / "checkpoints").exists() and not (finished / "history.json").exists()
+
+
+def test_a_run_killed_after_its_last_checkpoint_but_before_its_adapter_was_saved_loses_nothing(
+    undisturbed, tmp_path, monkeypatch
+):
+    killed = copy_of(undisturbed.run, tmp_path / "killed", 4)
+    (killed / "history.json").unlink()  # which is written after the adapter
+    assert begun(killed, monkeypatch) == 4
 
 
 def test_an_unfinished_run_of_an_earlier_kaggle_session_is_taken_up_from_the_inputs_and_others_are_not(
