@@ -568,7 +568,8 @@ def execute(built, empty, monkeypatch):
             progress_bar=False,
         )
         assert done.metadata.papermill.exception is None
-        return "".join(output.get("text", "") for cell in done.cells for output in cell.get("outputs", []))
+        outputs = [output for cell in done.cells for output in cell.get("outputs", [])]
+        return "\n".join(output.get("text", "") or output.data.get("text/plain", "") for output in outputs)
 
     return run_there
 
@@ -585,14 +586,17 @@ def test_papermill_runs_built_04_in_an_empty_folder_and_05_in_another_where_it_f
     inputs = empty.parent / "input"
     (inputs / "parley-tiny").mkdir(parents=True)
     shutil.copy(TINY, inputs / "parley-tiny")
-    said = execute("04_grpo_training", "kaggle", inputs, STEPS=2)
-    assert "game market, preset tiny, seed 0; Python" in said and "2 steps, " in said and "here; finished" in said
+    warm = {"OVERRIDES": "warmup_steps=2"}  # so that the cells for a preset with a warm start run too
+    said = execute("04_grpo_training", "kaggle", inputs, STEPS=2, **warm)
+    assert "game market, preset tiny, seed 0; Python" in said and "after the warm start" in said
+    assert "2 steps, " in said and "here; finished" in said
     left = inputs / "notebooks" / "somebody" / "parley-grpo-training"
     left.mkdir(parents=True)
     (empty / "runs").rename(left / "runs")
     assert list(empty.iterdir()) == []
-    said = execute("05_evaluation", "kaggle", inputs, EPISODES=4)
+    said = execute("05_evaluation", "kaggle", inputs, EPISODES=4, **warm)
     assert f"the adapter of {left}/runs/latest (the newest of Kaggle's inputs" in said and "2 steps trained" in said
+    assert "against the warm start:" in said
     assert json.loads((empty / "runs" / "latest" / "summary.json").read_text())["commit"] == kaggle.commit()
 
 
