@@ -354,12 +354,17 @@ def is_json(path: Path) -> bool:
     return True
 
 
+def finished(run: Path, checkpoint: Path, steps: int) -> bool:
+    """Whether training came to its end: its last checkpoint is of the last step, and the log was written after the adapter."""
+    return min(step_of(checkpoint), steps_done(run)) >= steps
+
+
 def from_an_earlier_session(made_from: dict) -> Path | None:
     """An unfinished run with these settings among Kaggle's inputs, where an earlier session's output can be attached."""
     for note in sorted(INPUTS.rglob("training.json")):
         if is_json(note) and json.loads(note.read_text()) == made_from:
             checkpoint = last_checkpoint(note.parent / "checkpoints")
-            if checkpoint and steps_done(note.parent) < made_from["steps"]:
+            if checkpoint and not finished(note.parent, checkpoint, made_from["steps"]):
                 return note.parent
     return None
 
@@ -376,13 +381,12 @@ def begin(run: Path, made_from: dict[str, Any], resume: bool) -> Path | None:
         shutil.copytree(earlier, run, dirs_exist_ok=True, ignore=shutil.ignore_patterns(note.name))
         write_json(note, made_from)  # last: without it, what a kill left of the copy is not gone on with
     checkpoint = last_checkpoint(run / "checkpoints") if note.exists() else None
-    if steps_done(run) >= steps and not resume:
+    if checkpoint and finished(run, checkpoint, steps) and not resume:
         checkpoint = None
     if checkpoint:
         print(f"going on with the run in {run} from step {step_of(checkpoint)} of {steps}", flush=True)
     else:
         shutil.rmtree(run / "checkpoints", ignore_errors=True)
-        (run / "history.json").unlink(missing_ok=True)
     write_json(note, made_from)
     return checkpoint
 

@@ -545,7 +545,13 @@ def test_an_unfinished_run_is_gone_on_with_and_a_finished_one_begins_afresh_unle
     assert begun(copy_of(finished, tmp_path / "asked for", 4), monkeypatch, resume=True) == 4
     capsys.readouterr()
     assert begun(finished, monkeypatch) is None and "going on" not in capsys.readouterr().out
-    assert not (finished / "checkpoints").exists() and not (finished / "history.json").exists()
+    assert not (finished / "checkpoints").exists()
+
+
+def test_a_second_run_that_was_killed_is_gone_on_with_though_the_log_of_the_first_is_whole(undisturbed, tmp_path, monkeypatch):
+    second = copy_of(undisturbed.run, tmp_path / "second", 2)
+    shutil.copy(undisturbed.run / "history.json", second)
+    assert begun(second, monkeypatch) == 2
 
 
 def test_a_run_killed_after_its_last_checkpoint_but_before_its_adapter_was_saved_loses_nothing(
