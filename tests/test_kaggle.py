@@ -626,12 +626,15 @@ def test_a_run_lies_where_the_platform_keeps_files(tmp_path, monkeypatch, capsys
 # The official client
 
 
-def push(built, tmp_path, url, name="04_grpo_training"):
+MINE = {"KAGGLE_USERNAME": "somebody", "KAGGLE_KEY": "not-a-key"}
+
+
+def push(built, tmp_path, url, name="04_grpo_training", mine=MINE):
     (tmp_path / "stub").mkdir()
     (tmp_path / "stub" / "sitecustomize.py").write_text(CLIENT_TO_STUB)
-    mine = {"HOME": str(tmp_path), "KAGGLE_USERNAME": "somebody", "KAGGLE_KEY": "not-a-key"}
     only = {"NO_PROXY": "127.0.0.1", "HTTPS_PROXY": "http://127.0.0.1:9"}  # the stub or nobody, whatever the client does
-    return command("--out", built, "push", name, STUB=url, PYTHONPATH=str(tmp_path / "stub"), **mine, **only)
+    here = {"HOME": str(tmp_path), "PYTHONPATH": str(tmp_path / "stub"), "STUB": url}
+    return command("--out", built, "push", name, **here, **mine, **only)
 
 
 has_client = pytest.mark.skipif(importlib.util.find_spec("kaggle") is None, reason=f"needs {kaggle.CLIENT}")
@@ -667,6 +670,14 @@ def test_a_kernel_that_kaggle_refuses_is_told_though_the_client_may_exit_with_0(
     with server(lambda path, body: (answer[0], "application/json", answer[1])) as (url, _):
         done = push(built, tmp_path, url)
     assert done.returncode == 1 and "parley: expected Kaggle to take 04_grpo_training" in done.stderr
+
+
+@has_client
+def test_without_a_token_nothing_is_sent_and_the_client_says_how_to_get_one(built, tmp_path):
+    with server(lambda path, body: (200, "application/json", TAKEN)) as (url, seen):
+        done = push(built, tmp_path, url, mine={})
+    assert done.returncode == 1 and "Authentication required" in done.stdout and seen == []
+    assert "parley: expected Kaggle to take 04_grpo_training" in done.stderr
 
 
 @has_client
