@@ -207,6 +207,12 @@ def hardware() -> str:
     return f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPU cores"
 
 
+def steps_done(run: Path) -> int:
+    """The step at which the training in `run` last came to its end or was stopped; 0 when it has never done so."""
+    log = run / "history.json"
+    return json.loads(log.read_text(encoding="utf-8"))[-1]["step"] if log.exists() else 0
+
+
 def write_json(path: Path, data) -> None:
     """Writes JSON beside `path` and renames, so that a reader never sees half a file. Raises ValueError for NaN or infinity."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,7 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.grpo_trainer import unwrap_model_for_generation
 from trl.trainer.utils import selective_log_softmax_and_entropy
 
-from helpers.evaluate import write_json
+from helpers.evaluate import steps_done, write_json
 from helpers.game import Game
 from helpers.machine import INPUTS
 from helpers.models import adapter_in_float32, add_adapter, generator, load, ready
@@ -136,7 +136,7 @@ def sample_groups(prompts: list, trainer: GRPOTrainer, batch: int) -> dict[str, 
             out = model.generate(
                 input_ids=ids, attention_mask=mask, past_key_values=cache, generation_config=trainer.generation_config
             )
-            replies += [cut(row, tokenizer.eos_token_id) for row in out[:, ids.shape[1] :].tolist()]
+            replies += [cut(row, trainer.eos_token_ids) for row in out[:, ids.shape[1] :].tolist()]
     return {"prompt_ids": [ids for ids in groups for _ in range(size)], "completion_ids": replies, "logprobs": None}
 
 
@@ -175,9 +175,10 @@ class GroupTrainer(GRPOTrainer):
         return logps[back], entropies[back] if compute_entropy else None, None
 
 
-def cut(ids: list[int], stop: int) -> list[int]:
-    """`ids` up to and including the first stop id."""
-    return ids[: ids.index(stop) + 1] if stop in ids else ids
+def cut(ids: list[int], stops: Sequence[int]) -> list[int]:
+    """`ids` up to and including the first stop id; models may have several, and one of Qwen's also pads."""
+    at = next((at for at, one in enumerate(ids) if one in stops), len(ids))
+    return ids[: at + 1]
 
 
 def finite(name: str, values: list[float]) -> list[float]:
@@ -353,12 +354,17 @@ def is_json(path: Path) -> bool:
     return True
 
 
+def finished(run: Path, checkpoint: Path, steps: int) -> bool:
+    """Whether training came to its end: its last checkpoint is of the last step, and the log was written after the adapter."""
+    return min(step_of(checkpoint), steps_done(run)) >= steps
+
+
 def from_an_earlier_session(made_from: dict) -> Path | None:
     """An unfinished run with these settings among Kaggle's inputs, where an earlier session's output can be attached."""
     for note in sorted(INPUTS.rglob("training.json")):
         if is_json(note) and json.loads(note.read_text()) == made_from:
             checkpoint = last_checkpoint(note.parent / "checkpoints")
-            if checkpoint and step_of(checkpoint) < made_from["steps"]:
+            if checkpoint and not finished(note.parent, checkpoint, made_from["steps"]):
                 return note.parent
     return None
 
@@ -375,7 +381,7 @@ def begin(run: Path, made_from: dict[str, Any], resume: bool) -> Path | None:
         shutil.copytree(earlier, run, dirs_exist_ok=True, ignore=shutil.ignore_patterns(note.name))
         write_json(note, made_from)  # last: without it, what a kill left of the copy is not gone on with
     checkpoint = last_checkpoint(run / "checkpoints") if note.exists() else None
-    if checkpoint and step_of(checkpoint) >= steps and not resume:
+    if checkpoint and finished(run, checkpoint, steps) and not resume:
         checkpoint = None
     if checkpoint:
         print(f"going on with the run in {run} from step {step_of(checkpoint)} of {steps}", flush=True)

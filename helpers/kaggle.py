@@ -122,17 +122,22 @@ def self_contained(notebook, packed: bytes):
     return notebook
 
 
+def template() -> dict:
+    """kaggle_kernel.json: the metadata of 04, from which that of the others is made."""
+    return json.loads((TOP / "kaggle_kernel.json").read_text(encoding="utf-8"))
+
+
 def kernel(notebook, name: str, owner: str) -> dict:
-    """kernel-metadata.json of the notebook `name`: kaggle_kernel.json with the title, and the hardware that it needs."""
-    metadata = json.loads((TOP / "kaggle_kernel.json").read_text(encoding="utf-8"))
-    title = "Parley " + notebook.cells[0].source.splitlines()[0].split(maxsplit=2)[2]  # "# 04 GRPO training"
+    """kernel-metadata.json of the notebook `name`: the template with the title and the hardware that the notebook needs."""
+    metadata = template()
     source = f"{owner}/{metadata['id'].split('/')[1]}"
+    if name == TRAINS:
+        return metadata | {"id": source, "code_file": f"{name}.ipynb"}
+    title = "Parley " + notebook.cells[0].source.splitlines()[0].split(maxsplit=2)[2]  # "# 05 Evaluation"
     metadata |= {"id": f"{owner}/{slug(title)}", "title": title, "code_file": f"{name}.ipynb"}
     if name == USES:
-        metadata["kernel_sources"] = [*metadata["kernel_sources"], source]
-    if name not in (TRAINS, USES):
-        metadata |= {"enable_gpu": False, "machine_shape": ""}
-    return metadata
+        return metadata | {"kernel_sources": [*metadata["kernel_sources"], source]}
+    return metadata | {"enable_gpu": False, "machine_shape": ""}
 
 
 def build(out: Path, owner: str) -> list[Path]:
@@ -216,7 +221,8 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--out", type=Path, default=TOP / "build", help="where to build (default: build/)")
     commands = parser.add_subparsers(dest="command", required=True)
     builds = commands.add_parser("build", help="write self-contained notebooks")
-    builds.add_argument("--owner", default=os.environ.get("KAGGLE_USERNAME", "OWNER"), help="your Kaggle user name")
+    owner = os.environ.get("KAGGLE_USERNAME") or template()["id"].split("/")[0]
+    builds.add_argument("--owner", default=owner, help="your Kaggle user name")
     commands.add_parser("check", help="say what Kaggle would refuse")
     pushes = commands.add_parser("push", help="check, then send to Kaggle, which runs them; 05 needs 04 to have finished")
     pushes.add_argument("notebooks", nargs="+", metavar="NOTEBOOK", help="such as 04_grpo_training")

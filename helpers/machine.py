@@ -55,10 +55,11 @@ def run_folder(run: str) -> Path:
     return keeps / run if place() == "kaggle" else keeps / "parley" / run
 
 
-def budget_s(minutes: int) -> float | None:
-    """Seconds that training may take: `minutes`, or with 0 what a session of the platform has room for; None: no limit."""
+def budget_s(minutes: int, spent_s: float = 0.0) -> float | None:
+    """Seconds that training may still take: `minutes`, or with 0 what a session of the platform has room for, less `spent_s`;
+    None: no limit."""
     minutes = minutes or SESSION_MIN.get(place(), 0)
-    return 60.0 * minutes if minutes else None
+    return 60.0 * minutes - spent_s if minutes else None
 
 
 def missing(lines: Iterable[str], gpu: bool) -> list[str]:

@@ -25,7 +25,7 @@ from nbconvert import HTMLExporter
 from traitlets.config import Config
 
 from helpers import game_named
-from helpers.evaluate import commit, table, write_json
+from helpers.evaluate import commit, steps_done, table, write_json
 from helpers.presets import named
 
 NOTEBOOKS = "notebooks/0[1-5]_*.ipynb"
@@ -120,6 +120,14 @@ def open_run(run: Path, settings: Mapping[str, object], resume: bool) -> dict:
     made_from = {"settings": dict(settings), "commit": commit(), "versions": versions, "seconds": 0.0}
     write_json(note, made_from)
     return made_from
+
+
+def unfinished(run: Path) -> str:
+    """How far training got when its time ran out, such as "step 4 of 9"; empty when it came to its end or never began."""
+    if not (done := steps_done(run)):
+        return ""
+    steps = json.loads((run / "training.json").read_text())["steps"]
+    return f"step {done} of {steps}" if done < steps else ""
 
 
 def clock(seconds: float) -> str:
@@ -226,13 +234,19 @@ def main(argv: Sequence[str]) -> None:
         raise RunError(str(error)) from error
     values["PRESET"] = preset.name  # "auto" is settled once, for all notebooks
     run, resume = Path(values.pop("RUN")), values.pop("RESUME", False)
+    settings = {name: value for name, value in values.items() if name != "MINUTES"}  # the time may be another when it goes on
     needs_hub = not preset.embedded or values.get("ADAPTER") or values.get("HUB_REPO")
     os.environ.update(HEADLESS | ({} if needs_hub else {"HF_HUB_OFFLINE": "1"}))
     with claimed(run):
-        made_from = open_run(run, values, resume)
+        made_from = open_run(run, settings, resume)
         (run / "notebooks").mkdir(exist_ok=True)
+        pages = {notebook: (run / "notebooks" / notebook.name).with_suffix(".html") for notebook in notebooks}
+        if unfinished(run):  # then neither the notebook that trains (only that takes RESUME) nor what follows it is done
+            trains = next(i for i, notebook in enumerate(notebooks) if "RESUME" in known[notebook])
+            for notebook in notebooks[trains:]:
+                pages[notebook].unlink(missing_ok=True)
         for notebook in notebooks:
-            if (run / "notebooks" / notebook.name).with_suffix(".html").exists():
+            if pages[notebook].exists():
                 print(f"{notebook.stem} was done before")
                 continue
             wanted = {"RUN": str(run), "RESUME": resume, **values}
@@ -248,6 +262,8 @@ def main(argv: Sequence[str]) -> None:
             raise RunError(f"{notebooks[-1].stem} ended without writing {summary}")
         write_json(summary, json.loads(summary.read_text()) | {"seconds": round(made_from["seconds"], 1)})
         print(report(run))
+        if stopped := unfinished(run):
+            print(f"training stopped at {stopped}: go on with RESUME=1")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ and finds it again. Nothing leaves the machine unless a repository is named and 
 import json
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -17,6 +17,7 @@ from helpers.presets import Preset
 SECRET = "HF_TOKEN"
 PUSHED = ["*.json", "*.jinja", "*.md", "*.safetensors"]
 NOTES = ("training.json", "history.json")  # what a run was made from, and the log of its steps
+SHARED = ("model", "temperature", "max_new_tokens")  # of a preset: what an adapter was trained with and is judged with
 
 
 def save_adapter(model, preset: Preset, folder: Path) -> None:
@@ -73,10 +74,15 @@ def is_run(folder: Path) -> bool:
     return (adapter_in(folder) / "adapter_config.json").exists() and all((folder / name).exists() for name in NOTES)
 
 
+def settings(game: str, preset: Mapping, seed: int) -> dict:
+    """What a run must have been made from to be judged with these; `preset`: its fields by name."""
+    return {"game": game, "preset": preset["name"], **{name: preset[name] for name in SHARED}, "seed": seed}
+
+
 def settings_in(run: Path) -> dict:
-    """Game, preset and seed of a run."""
+    """The `settings` that a run was made from."""
     note = json.loads((run / NOTES[0]).read_text(encoding="utf-8"))
-    return {"game": note["game"], "preset": note["preset"]["name"], "seed": note["seed"]}
+    return settings(note["game"], note["preset"], note["seed"])
 
 
 def newest(folders: Iterable[Path], wanted: Mapping) -> Path | None:
@@ -85,14 +91,14 @@ def newest(folders: Iterable[Path], wanted: Mapping) -> Path | None:
     return max(found, key=lambda folder: (folder / NOTES[1]).stat().st_mtime, default=None)
 
 
-def find_run(named: str, run: Path, game: str, preset: str, seed: int) -> tuple[Path | None, str]:
+def find_run(named: str, run: Path, game: str, preset: Preset, seed: int) -> tuple[Path | None, str]:
     """(the folder of a trained run, or None; where it was found).
 
     `named` is a folder, such as a Kaggle input, in which a run lies, or USER/NAME of a bundle on the Hub. When it is empty:
     `run`, or else the newest run with these settings beside it, or else below /kaggle/input, where notebook 04's output is
     attached. Raises FileNotFoundError when nothing is where `named` says, ValueError for a run with other settings.
     """
-    wanted = {"game": game, "preset": preset, "seed": seed}
+    wanted = settings(game, asdict(preset), seed)
     if named:
         found, why = (Path(named), "the folder named") if Path(named).is_dir() else (from_hub(named), f"{named} on the Hub")
         found = found if is_run(found) else newest((note.parent for note in found.rglob(NOTES[0])), wanted)

@@ -7,6 +7,7 @@ a row of its own in the tables of notebook 05.
 """
 
 import json
+import time
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
@@ -66,20 +67,20 @@ def examples(game: Game, count: int, seed: int) -> list[dict]:
     return found[:count]
 
 
-def warm_up(game: Game, preset: Preset, model, tokenizer, run: Path, seed: int = 0) -> Path:
-    """Trains the adapter of `model` for `preset.warmup_steps` steps, or gives it the weights of a warm start that was finished
-    before; the folder with the adapter, run/warmup/adapter. The model is ready to answer afterwards.
+def warm_up(game: Game, preset: Preset, model, tokenizer, run: Path, seed: int = 0) -> float:
+    """Trains the adapter of `model` for `preset.warmup_steps` steps and saves it in run/warmup/adapter, or gives it the weights
+    of a warm start that was finished before; the seconds that this took. The model is ready to answer afterwards.
 
     Raises ValueError when the run folder holds a warm start with other settings.
     """
-    folder = run / "warmup"
+    start, folder = time.monotonic(), run / "warmup"
     note, adapter = folder / "training.json", folder / "adapter"
     made_from = {"game": game.name, "settings": settings_of(game), "preset": asdict(preset), "seed": seed}
     if note.exists():
         if json.loads(note.read_text()) != made_from:
             raise ValueError(f"{folder} holds a warm start with other settings ({note.name}): take those, or another run folder")
         model.load_adapter(str(adapter), "default", is_trainable=True)
-        return adapter
+        return time.monotonic() - start
     disable_progress_bars()
     settings = SFTConfig(
         output_dir=str(folder),
@@ -101,4 +102,4 @@ def warm_up(game: Game, preset: Preset, model, tokenizer, run: Path, seed: int =
     save_adapter(model, preset, adapter)
     write_json(folder / "history.json", trainer.state.log_history)
     write_json(note, made_from)  # last: a warm start without it was cut off, and begins again
-    return adapter
+    return time.monotonic() - start

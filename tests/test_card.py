@@ -148,6 +148,7 @@ def test_the_cards_example_asks_and_samples_as_training_and_evaluation_do_and_ge
         model_wrapped=names["model"],
         processing_class=names["tokenizer"],
         num_generations=2,
+        eos_token_ids=[2],
         accelerator=Accelerator(cpu=True),
         generation_config=GenerationConfig(max_new_tokens=2, eos_token_id=2, pad_token_id=0),
     )

@@ -16,7 +16,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
-from transformers import GenerationConfig
+from transformers import GenerationConfig, GenerationMixin
 
 from helpers import grpo
 from helpers.game import replay
@@ -297,6 +297,7 @@ def test_groups_that_are_sampled_a_few_at_once_stay_in_the_order_of_their_prompt
     trainer = SimpleNamespace(
         processing_class=tokenizer,
         num_generations=2,
+        eos_token_ids=[stop],
         model=model,
         model_wrapped=model,
         accelerator=Accelerator(cpu=True),
@@ -310,6 +311,23 @@ def test_groups_that_are_sampled_a_few_at_once_stay_in_the_order_of_their_prompt
         assert tokenizer.decode(ids, skip_special_tokens=True) == text
     for ids, chat in zip(few["prompt_ids"], [chat for chat in chats for _ in range(2)], strict=True):
         assert tokenizer.decode(ids) == tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+
+
+def test_a_sampled_reply_ends_with_the_first_of_the_models_stop_ids_and_without_padding(monkeypatch):
+    model, tokenizer = load(TINY)
+    answers = torch.tensor([[7, 2, 0, 0], [7, 8, 0, 0], [7, 8, 9, 9]])  # 0 pads and stops, as <|endoftext|> does with Qwen
+    monkeypatch.setattr(GenerationMixin, "_sample", lambda self, ids, *args, **given: torch.cat([ids, answers], 1))
+    trainer = SimpleNamespace(
+        processing_class=tokenizer,
+        num_generations=3,
+        eos_token_ids=[2, 0],
+        model=model,
+        model_wrapped=model,
+        accelerator=Accelerator(cpu=True),
+        generation_config=GenerationConfig(max_new_tokens=4, eos_token_id=[2, 0], pad_token_id=0),
+    )
+    chat = list(messages_of(GAME, GAME.view(GAME.deal(TEST[0]), "A")))
+    assert grpo.sample_groups([chat] * 3, trainer, 3)["completion_ids"] == [[7, 2], [7, 8, 0], [7, 8, 9, 9]]
 
 
 def test_log_probabilities_over_one_reading_of_a_groups_prompt_are_those_of_trl(tmp_path, monkeypatch):
@@ -361,6 +379,7 @@ def test_log_probabilities_and_sampling_work_in_half_precision_as_on_a_gpu(dtype
     trainer = SimpleNamespace(
         processing_class=tokenizer,
         num_generations=3,
+        eos_token_ids=[2],
         accelerator=Accelerator(cpu=True),
         model=model,
         model_wrapped=model,
@@ -508,8 +527,10 @@ def begun(run: Path, monkeypatch, **settings):
 
 
 def copy_of(run: Path, there: Path, last: int):
-    """A copy of `run` as it was when its last checkpoint was that of step `last`."""
+    """A copy of `run` as if it had been stopped at step `last`."""
     shutil.copytree(run, there)
+    history = json.loads((run / "history.json").read_text())
+    (there / "history.json").write_text(json.dumps([entry for entry in history if entry["step"] <= last]))
     for checkpoint in (there / "checkpoints").glob("checkpoint-*"):
         if grpo.step_of(checkpoint) > last:
             shutil.rmtree(checkpoint)
@@ -525,6 +546,20 @@ def test_an_unfinished_run_is_gone_on_with_and_a_finished_one_begins_afresh_unle
     capsys.readouterr()
     assert begun(finished, monkeypatch) is None and "going on" not in capsys.readouterr().out
     assert not (finished / "checkpoints").exists()
+
+
+def test_a_second_run_that_was_killed_is_gone_on_with_though_the_log_of_the_first_is_whole(undisturbed, tmp_path, monkeypatch):
+    second = copy_of(undisturbed.run, tmp_path / "second", 2)
+    shutil.copy(undisturbed.run / "history.json", second)
+    assert begun(second, monkeypatch) == 2
+
+
+def test_a_run_killed_after_its_last_checkpoint_but_before_its_adapter_was_saved_loses_nothing(
+    undisturbed, tmp_path, monkeypatch
+):
+    killed = copy_of(undisturbed.run, tmp_path / "killed", 4)
+    (killed / "history.json").unlink()  # which is written after the adapter
+    assert begun(killed, monkeypatch) == 4
 
 
 def test_an_unfinished_run_of_an_earlier_kaggle_session_is_taken_up_from_the_inputs_and_others_are_not(

@@ -203,6 +203,24 @@ def test_04_keeps_every_field_of_the_template_but_its_owner(built):
     assert made == template | {"id": "somebody/parley-grpo-training"}
 
 
+def test_what_is_changed_in_the_template_is_so_in_04_and_05_sees_04_under_its_new_name(tmp_path, monkeypatch):
+    changed = {"id": "someone/another-name", "title": "Another name", "is_private": False, "dataset_sources": ["someone/tiny"]}
+    (tmp_path / "kaggle_kernel.json").write_text(json.dumps(kaggle.template() | changed))
+    monkeypatch.setattr(kaggle, "TOP", tmp_path)
+    monkeypatch.delenv("KAGGLE_USERNAME", raising=False)
+    monkeypatch.setattr(kaggle, "build", lambda out, owner: owners.append(owner) or [])
+    owners = []
+    kaggle.main(["build"])
+    assert owners == ["someone"]
+    four, five = (
+        kaggle.kernel(notebook_of(REPO / "notebooks" / f"{name}.ipynb"), name, "someone")
+        for name in ("04_grpo_training", "05_evaluation")
+    )
+    assert {field: four[field] for field in changed} == changed
+    assert five["kernel_sources"] == ["someone/another-name"] and five["id"] == "someone/parley-evaluation"
+    assert (five["is_private"], five["dataset_sources"]) == (False, ["someone/tiny"])
+
+
 # The check
 
 
@@ -528,24 +546,63 @@ print(commit(), model.num_parameters())
     assert done.stdout.splitlines()[-1] == f"{kaggle.commit()} {parameters}"
 
 
+@pytest.fixture
+def execute(built, empty, monkeypatch):
+    """A function that runs a built notebook through papermill in the empty folder and gives what it printed; `inputs` takes the
+    place of /kaggle/input."""
+    (empty.parent / "stubs" / "pip.py").unlink()
+
+    def run_there(name, platform, inputs=None, **parameters):
+        more = PLATFORMS[platform] | {"PARLEY_HEADLESS": "1", "JUPYTER_PREFER_ENV_PATH": "1", "CUDA_VISIBLE_DEVICES": ""}
+        for key in set(os.environ) - set(ours := environment(empty, more)):
+            monkeypatch.delenv(key)
+        for key, value in ours.items():
+            monkeypatch.setenv(key, value)
+        path = built / (f"colab/{name}.ipynb" if platform == "colab" else f"kaggle/{name}/{name}.ipynb")
+        notebook = notebook_of(path)
+        for cell in notebook.cells:
+            if inputs and "machine.prepare()" in cell.source:
+                cell.source += f"\nmachine.INPUTS = Path({str(inputs)!r})"
+        nbformat.write(notebook, empty.parent / "given.ipynb")
+        done = papermill.execute_notebook(
+            str(empty.parent / "given.ipynb"),
+            str(empty.parent / "done.ipynb"),
+            parameters,
+            kernel_name="python3",
+            cwd=str(empty),
+            progress_bar=False,
+        )
+        assert done.metadata.papermill.exception is None
+        outputs = [output for cell in done.cells for output in cell.get("outputs", [])]
+        return "\n".join(output.get("text", "") or output.data.get("text/plain", "") for output in outputs)
+
+    return run_there
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "platform"), [(NAMES[0], "kaggle"), (NAMES[1], "colab"), (NAMES[2], "kaggle")])
-def test_papermill_runs_a_built_notebook_in_an_empty_folder(built, empty, monkeypatch, name, platform):
-    (empty.parent / "stubs" / "pip.py").unlink()
-    more = PLATFORMS[platform] | {"PARLEY_HEADLESS": "1", "JUPYTER_PREFER_ENV_PATH": "1"}
-    for key in set(os.environ) - set(ours := environment(empty, more)):
-        monkeypatch.delenv(key)
-    for key, value in ours.items():
-        monkeypatch.setenv(key, value)
-    folder = built / "colab" if platform == "colab" else built / "kaggle" / name
-    parameters = {"EPISODES": 4} if name == NAMES[1] else {}
-    out = empty.parent / "done.ipynb"
-    done = papermill.execute_notebook(
-        str(folder / f"{name}.ipynb"), str(out), parameters, kernel_name="python3", cwd=str(empty), progress_bar=False
-    )
-    assert done.metadata.papermill.exception is None
-    outputs = [output.get("text", "") for cell in done.cells if "machine.prepare()" in cell.source for output in cell.outputs]
-    assert "game market, preset tiny, seed 0; Python" in "".join(outputs)
+def test_papermill_runs_a_built_notebook_in_an_empty_folder(execute, name, platform):
+    said = execute(name, platform, **({"EPISODES": 4} if name == NAMES[1] else {}))
+    assert "game market, preset tiny, seed 0; Python" in said
+
+
+@pytest.mark.slow
+def test_papermill_runs_built_04_in_an_empty_folder_and_05_in_another_where_it_finds_what_04_left(execute, empty):
+    inputs = empty.parent / "input"
+    (inputs / "parley-tiny").mkdir(parents=True)
+    shutil.copy(TINY, inputs / "parley-tiny")
+    warm = {"OVERRIDES": "warmup_steps=2"}  # so that the cells for a preset with a warm start run too
+    said = execute("04_grpo_training", "kaggle", inputs, STEPS=2, **warm)
+    assert "game market, preset tiny, seed 0; Python" in said and "after the warm start" in said
+    assert "2 steps, " in said and "here; finished" in said
+    left = inputs / "notebooks" / "somebody" / "parley-grpo-training"
+    left.mkdir(parents=True)
+    (empty / "runs").rename(left / "runs")
+    assert list(empty.iterdir()) == []
+    said = execute("05_evaluation", "kaggle", inputs, EPISODES=4, **warm)
+    assert f"the adapter of {left}/runs/latest (the newest of Kaggle's inputs" in said and "2 steps trained" in said
+    assert "against the warm start:" in said
+    assert json.loads((empty / "runs" / "latest" / "summary.json").read_text())["commit"] == kaggle.commit()
 
 
 # A folder that outlives the session
@@ -568,17 +625,21 @@ def test_a_run_lies_where_the_platform_keeps_files(tmp_path, monkeypatch, capsys
     assert platform != "colab" or lost == Path("runs/latest")
     assert ("will be lost" in capsys.readouterr().out) == (platform == "colab")
     assert machine.budget_s(0) == {"elsewhere": None}.get(platform, 11 * 3600.0) and machine.budget_s(2) == 120
+    assert machine.budget_s(2, 50.0) == 70 and machine.budget_s(0, 60.0) == {"elsewhere": None}.get(platform, 11 * 3600.0 - 60)
 
 
 # The official client
 
 
-def push(built, tmp_path, url, name="04_grpo_training"):
+MINE = {"KAGGLE_USERNAME": "somebody", "KAGGLE_KEY": "not-a-key"}
+
+
+def push(built, tmp_path, url, name="04_grpo_training", mine=MINE):
     (tmp_path / "stub").mkdir()
     (tmp_path / "stub" / "sitecustomize.py").write_text(CLIENT_TO_STUB)
-    mine = {"HOME": str(tmp_path), "KAGGLE_USERNAME": "somebody", "KAGGLE_KEY": "not-a-key"}
     only = {"NO_PROXY": "127.0.0.1", "HTTPS_PROXY": "http://127.0.0.1:9"}  # the stub or nobody, whatever the client does
-    return command("--out", built, "push", name, STUB=url, PYTHONPATH=str(tmp_path / "stub"), **mine, **only)
+    here = {"HOME": str(tmp_path), "PYTHONPATH": str(tmp_path / "stub"), "STUB": url}
+    return command("--out", built, "push", name, **here, **mine, **only)
 
 
 has_client = pytest.mark.skipif(importlib.util.find_spec("kaggle") is None, reason=f"needs {kaggle.CLIENT}")
@@ -614,6 +675,14 @@ def test_a_kernel_that_kaggle_refuses_is_told_though_the_client_may_exit_with_0(
     with server(lambda path, body: (answer[0], "application/json", answer[1])) as (url, _):
         done = push(built, tmp_path, url)
     assert done.returncode == 1 and "parley: expected Kaggle to take 04_grpo_training" in done.stderr
+
+
+@has_client
+def test_without_a_token_nothing_is_sent_and_the_client_says_how_to_get_one(built, tmp_path):
+    with server(lambda path, body: (200, "application/json", TAKEN)) as (url, seen):
+        done = push(built, tmp_path, url, mine={})
+    assert done.returncode == 1 and "Authentication required" in done.stdout and seen == []
+    assert "parley: expected Kaggle to take 04_grpo_training" in done.stderr
 
 
 @has_client

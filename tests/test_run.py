@@ -164,6 +164,36 @@ def test_a_run_executes_the_notebooks_in_order_in_this_environment_and_prints_th
     assert "01_first was done before" in printed and "04_train done" in printed
 
 
+def test_training_that_ran_out_of_time_is_gone_on_with_and_all_that_follows_is_made_anew(course, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(run, "report", lambda folder: "")
+    count = "from pathlib import Path\nwith open(f'{{RUN}}/times-{}', 'a') as file: file.write('x')"
+    train = """import json
+steps = 9 if RESUME else 4  # the second time it comes to its end
+Path(RUN, "training.json").write_text(json.dumps({"steps": 9}))
+Path(RUN, "history.json").write_text(json.dumps([{"step": steps}, {"step": steps, "train_runtime": 1.0}]))"""
+    more = PARAMETERS + "\nRESUME = False\nMINUTES = 0"
+    course("01_first.ipynb", count.format(1))
+    course("04_train.ipynb", count.format(4), train, parameters=more)
+    course("05_last.ipynb", count.format(5), "Path(RUN, 'summary.json').write_text('{}')")
+    latest = tmp_path / "runs" / "latest"
+
+    def times():
+        return [len((latest / f"times-{n}").read_text()) for n in (1, 4, 5)]
+
+    main(["-p", "MINUTES", "1"])
+    assert times() == [1, 1, 1]
+    assert capsys.readouterr().out.splitlines()[-1] == "training stopped at step 4 of 9: go on with RESUME=1"
+    course("05_last.ipynb", "1 / 0")
+    with pytest.raises(RunError, match="05_last failed"):
+        main(["-p", "RESUME", "True"])  # the time for training may be another
+    assert times() == [1, 2, 1]
+    course("05_last.ipynb", count.format(5), "Path(RUN, 'summary.json').write_text('{}')")
+    main(["-p", "RESUME", "True"])
+    assert times() == [1, 2, 2]  # what was made of the unfinished training is not taken for the result
+    main(["-p", "RESUME", "True"])
+    assert times() == [1, 2, 2] and "training stopped" not in capsys.readouterr().out
+
+
 def test_the_first_failing_notebook_stops_the_run_and_says_which_cell(course, tmp_path):
     course("01_bad.ipynb", "x = 1", "y = 0\nx / y")
     course("02_never.ipynb")

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -101,14 +101,14 @@ def test_a_gguf_file_is_written_by_unsloth_alone_and_only_when_it_is_asked_for(t
 # Finding a run
 
 
-WANTED = {"game": "market", "preset": "tiny", "seed": 0}
+WANTED = {"game": "market", "preset": "tiny", "model": "tiny", "temperature": 0.7, "max_new_tokens": 48, "seed": 0}
 
 
 def a_run(folder, seed=0, at=1_000_000_000, **other):
     """A run as `train` leaves it, all but the weights; written `at` seconds of the epoch."""
     (folder / "adapter").mkdir(parents=True)
     (folder / "adapter" / "adapter_config.json").write_text("{}")
-    note = {"game": "market", "preset": {"name": "tiny"}, "seed": seed} | other
+    note = {"game": "market", "preset": asdict(TINY), "seed": seed} | other
     for name, data in zip(saving.NOTES, (note, [{"step": 200}]), strict=True):
         (folder / name).write_text(json.dumps(data))
         os.utime(folder / name, (at, at))
@@ -123,7 +123,7 @@ def inputs(tmp_path, monkeypatch):
 
 
 def find(run, named=""):
-    return saving.find_run(named, run, **WANTED)
+    return saving.find_run(named, run, "market", TINY, 0)
 
 
 def test_the_adapter_in_run_is_taken_whatever_lies_beside_it(tmp_path, inputs):
@@ -136,7 +136,7 @@ def test_without_one_the_newest_run_beside_it_with_these_settings_is_taken(tmp_p
     run, runs = tmp_path / "runs" / "latest", tmp_path / "runs"
     a_run(runs / "old")
     chosen = a_run(runs / "chosen", at=1_500_000_000)
-    for i, other in enumerate([{"seed": 1}, {"preset": {"name": "t4"}}, {"game": "bargaining"}]):
+    for i, other in enumerate([{"seed": 1}, {"preset": asdict(PRESETS["t4"])}, {"game": "bargaining"}]):
         a_run(runs / f"other-{i}", at=2_000_000_000, **other)
     (a_run(runs / "killed", at=2_000_000_000) / "history.json").unlink()  # which is written last
     a_run(inputs / "parley", at=2_000_000_000)
@@ -165,6 +165,15 @@ def test_a_run_with_other_settings_is_refused_where_it_was_named(tmp_path, input
         find(tmp_path / "elsewhere", str(other))
     with pytest.raises(FileNotFoundError, match="expected a run of notebook 04 with .*'seed': 0"):
         find(tmp_path / "elsewhere", str(tmp_path / "runs"))
+
+
+@pytest.mark.parametrize("changed", [{"model": "Qwen/Qwen2.5-1.5B"}, {"temperature": 1.0}, {"max_new_tokens": 24}])
+def test_an_adapter_of_another_base_or_trained_with_other_sampling_is_refused(changed, tmp_path, inputs):
+    other = a_run(tmp_path / "runs" / "latest", preset=asdict(replace(TINY, **changed)))
+    [(name, value)] = changed.items()
+    with pytest.raises(ValueError, match=f"expected a run with .* got .*{name!r}: {value!r}.*; run 04 with these parameters"):
+        find(other)
+    assert find(tmp_path / "runs" / "new")[0] is None
 
 
 def test_what_is_bundled_for_the_hub_is_found_there_again_with_its_card_and_the_same_adapter(

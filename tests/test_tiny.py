@@ -267,7 +267,7 @@ def test_questions_about_a_price_are_answered_as_worked_out_by_hand():
 
 def test_what_the_base_of_bargaining_imitates_never_costs_it_anything():
     kinds = set()
-    for table, state, _, rng in islice(build.positions(GAMES["bargaining"], TEST), 400):
+    for table, state, _, rng in islice(build.positions(Bargaining(), TEST), 400):
         view = table.view(state, table.turn(state))
         for action in (*LESSONS["bargaining"].imitated(table, view, rng), haggle(view, rng)):
             price = {"OFFER": action.price, "DEAL": view.standing, "NO_DEAL": view.limit}[action.kind]
