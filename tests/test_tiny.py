@@ -174,7 +174,7 @@ def test_a_position_of_a_chat_shows_what_evaluation_would_show_after_the_same_ac
 def test_parallel_branches_give_the_same_logits_as_separate_sequences(tiny, game):
     model, tokenizer = tiny
     examples = [build.example(*place, tokenizer) for place in positions(game, 3, 9)]
-    ids, places, mask, *_ = build.batch(examples, tokenizer.pad_token_id, set())
+    ids, places, mask, *_ = build.batch(examples, tokenizer.pad_token_id, set(), 0.5)
     with torch.inference_mode():
         together = model(input_ids=ids, position_ids=places, attention_mask=mask, use_cache=False).logits
         for row, (prompt, actions, questions) in enumerate(examples):
@@ -189,7 +189,7 @@ def test_parallel_branches_give_the_same_logits_as_separate_sequences(tiny, game
 def test_targets_and_weights_of_a_batch_are_those_worked_out_by_hand():
     pad, none = 1, -100
     examples = [([5, 6, 7], [[8, 9, 2], [8, 2]], []), ([5, 6, 7], [[8, 2]], [])]
-    ids, places, mask, targets, weight = build.batch(examples, pad, words={9})
+    ids, places, mask, targets, weight = build.batch(examples, pad, {9}, 0.5)
     assert ids.tolist() == [[5, 6, 7, 8, 9, 2, 8, 2], [5, 6, 7, 8, 2, pad, pad, pad]]
     assert places[:, :5].tolist() == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4]] and places[0, 5:].tolist() == [5, 3, 4]
     # The prompt predicts itself, a branch what follows its first token; nothing predicts across a border or from padding.
@@ -214,8 +214,8 @@ def test_targets_and_weights_of_a_batch_are_those_worked_out_by_hand():
 
 def test_of_a_question_only_the_answer_is_learned():
     examples = [([5, 6], [[7, 2]], [[7, 8, 9, 4], [7, 8, 3]]), ([5, 6], [[7, 2]], [[7, 8, 3]])]
-    *_, weight = build.batch(examples, 1, set())
-    p, q = build.PROMPT_LOSS / 2, build.QUESTION_LOSS / 3
+    *_, weight = build.batch(examples, 1, set(), 0.6)
+    p, q = build.PROMPT_LOSS / 2, 0.6 / 3
     expected = torch.tensor([[p, 0, 0.5, 0, 0, 0, q, 0, 0, q, 0], [p, 0, 0.5, 0, 0, q, 0, 0, 0, 0, 0]])
     torch.testing.assert_close(weight, expected)
 

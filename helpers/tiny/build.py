@@ -36,7 +36,7 @@ HERE = Path(__file__).parent
 SEED = 7
 SEEDS = range(10_000_000, 20_000_000)  # deals the base learns from; disjoint from TRAIN, VALID and TEST
 PROMPTS, WARMUP, POOL = 16, 40, 2000
-PROMPT_LOSS, QUESTION_LOSS = 0.3, 0.5  # weights of the prompts and of the answers to reading questions, against 1 for the actions
+PROMPT_LOSS = 0.3  # weight of the prompts, against 1 for the actions
 WORD_LOSS = 8  # weight of an action's word, name or number, against 1 for the signs between them, which are soon known
 MATRIX_RATE, RATE = 0.01, 2e-3  # peak learning rates: of matrices (Muon), of the rest (AdamW)
 # A good or a seat is the same token in prompt and action. A word takes the space behind it, and a count the signs around it
@@ -152,12 +152,12 @@ def words_of(tokenizer) -> set[int]:
     return {i for i in range(len(tokenizer)) if any(sign.isalnum() for sign in tokenizer.decode([i]))}
 
 
-def batch(examples, pad: int, words: set[int]):
+def batch(examples, pad: int, words: set[int], reading: float):
     """Tensors ids, positions, 4-D mask (0 or -inf), targets (-100: not learned) and weights, one row a prompt with its branches.
 
     A token of an action weighs the same in whichever action it stands (a mean over each branch would make short actions
     likelier than they are), WORD_LOSS times as much if it is among `words`. The weights of all action tokens sum to 1, those
-    of all answers to QUESTION_LOSS, those of all prompt tokens to PROMPT_LOSS.
+    of all answers to `reading`, those of all prompt tokens to PROMPT_LOSS.
     """
     length = max(len(p) + sum(map(len, actions + questions)) for p, actions, questions in examples)
     ids = torch.full((len(examples), length), pad)
@@ -179,7 +179,7 @@ def batch(examples, pad: int, words: set[int]):
                 losses = torch.tensor([WORD_LOSS if i in words else 1 for i in branch[1:]])
                 weight[row, at : at + n - 1] = losses / action_losses
             else:
-                weight[row, at + n - 2] = QUESTION_LOSS / answers
+                weight[row, at + n - 2] = reading / answers
             at += n
     query, key = segment[:, :, None], segment[:, None, :]
     order = torch.arange(length)
@@ -221,7 +221,7 @@ def train(game, model, tokenizer, report) -> None:
 
     Muon for the matrices inside the layers: after 900 steps 95 % of the sampled actions were legal, with AdamW alone 70 %.
     """
-    steps, source = LESSONS[game.name].steps, shuffled(game, Random(SEED), first=1000)
+    lessons, source = LESSONS[game.name], shuffled(game, Random(SEED), first=1000)
     AttentionInterface.register("float32", attention)
     AttentionMaskInterface.register("float32", sdpa_mask)
     model.set_attn_implementation("float32")
@@ -232,13 +232,15 @@ def train(game, model, tokenizer, report) -> None:
         torch.optim.AdamW(outer, lr=RATE, betas=(0.9, 0.95), weight_decay=0.01, fused=True),
     )
     rates = [
-        torch.optim.lr_scheduler.LambdaLR(o, lambda s: min(1, (s + 1) / WARMUP) * 0.5 * (1 + math.cos(math.pi * s / steps)))
+        torch.optim.lr_scheduler.LambdaLR(
+            o, lambda s: min(1, (s + 1) / WARMUP) * 0.5 * (1 + math.cos(math.pi * s / lessons.steps))
+        )
         for o in optimizers
     ]
     compiled, words = torch.compile(model, dynamic=True), words_of(tokenizer)
-    for step in range(1, steps + 1):
+    for step in range(1, lessons.steps + 1):
         ids, places, mask, targets, weight = batch(
-            [example(*next(source), tokenizer) for _ in range(PROMPTS)], tokenizer.pad_token_id, words
+            [example(*next(source), tokenizer) for _ in range(PROMPTS)], tokenizer.pad_token_id, words, lessons.reading
         )
         with torch.autocast("cpu", torch.bfloat16):
             logits = compiled(input_ids=ids, position_ids=places, attention_mask=mask, use_cache=False).logits

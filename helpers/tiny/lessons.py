@@ -21,8 +21,8 @@ class Lessons:
     """Of one game. settings: the games that are watched, by turns. habit(rng): how a seat plays throughout an episode.
     move(game, habit, view, rng): its next action. imitated(game, view, rng): the actions that are learned at a position.
     questions(view, rng): pairs of a question and its answer in one word. told(view, rng): whether a position is learned from
-    at all. steps: of the optimizer. tokens: texts each part of which is to be one token, however rare. watched: all this in
-    words, for the model card."""
+    at all. reading: weight of the questions' answers, against 1 for the actions. steps: of the optimizer. tokens: texts each part
+    of which is to be one token, however rare. watched: all this in words, for the model card."""
 
     settings: tuple
     habit: Callable[[Random], Any]
@@ -30,6 +30,7 @@ class Lessons:
     imitated: Callable
     questions: Callable
     told: Callable
+    reading: float
     steps: int
     tokens: list[str]
     watched: str
@@ -117,7 +118,7 @@ def bargaining_questions(view, rng: Random) -> list[tuple[str, str]]:
     """Whether a price lies above my limit, and whether it would cost me anything; the same of the standing offer; whether that is
     better than the middle between my limit and the best price imaginable."""
     low, high = view.bounds
-    tried = [view.limit * (1 + rng.uniform(-off, off)) for off in (0.02, 0.1, 0.1, 0.5, 0.5)]
+    tried = [view.limit * (1 + rng.uniform(-off, off)) for off in (0.05, 0.2, 0.2, 0.5, 0.5)]
     out = [(f"above {price:.2f}", "yes" if round(price, 2) > view.limit else "no") for price in tried]
     out += [(f"worth {price:.2f}", "gain" if gain(view, round(price, 2)) >= 0 else "loss") for price in tried[1:4]]
     if view.standing is None:
@@ -139,6 +140,7 @@ LESSONS = {
         market_imitated,
         market_questions,
         lambda view, rng: bool(view.pending) or rng.random() < QUIET,
+        0.5,
         7000,
         [],
         "It was trained by imitation on mixed play: about three quarters of the actions it imitated were random legal ones "
@@ -152,7 +154,8 @@ LESSONS = {
         bargaining_imitated,
         bargaining_questions,
         lambda view, rng: True,
-        4500,
+        1.5,
+        7000,
         [f"{price}.00 {100 * price + price}.{price:02}" for price in range(100)],
         "It was trained by imitation on mixed play: half of the actions it imitated were **those of the scripted bargainers** "
         "(linear, boulware, conceder, tit-for-tat, hardball, always-split, each as often), the others random ones that cost "
