@@ -255,13 +255,14 @@ def test_questions_about_a_price_are_answered_as_worked_out_by_hand():
     state = BargainingState(scenario, (8.5, 5.0), 1, (Action("OFFER", 6.25),))
     view = replace(game.view(state, "buyer"), bounds=(4.0, 9.0))
     found = {pair for k in range(300) for pair in bargaining_questions(view, Random(k))}
-    rights = {"offer": "gain", "good": "yes"}  # 6.25 is no dearer than the middle of 4 and 8.50
+    rights = {"above": "no", "offer": "gain", "good": "yes"}  # 6.25 is no dearer than the middle of 4 and 8.50
     assert set(rights.items()) < found
     for question, answer in found - rights.items():
         word, price = question.split()
-        assert word == "worth" and answer == ("gain" if float(price) <= 8.5 else "loss")
+        over = float(price) > 8.5
+        assert (word, answer) in {("above", "yes" if over else "no"), ("worth", "loss" if over else "gain")}
     dearer = replace(view, standing=8.51)
-    assert {("offer", "loss"), ("good", "no")} < set(bargaining_questions(dearer, Random(0)))
+    assert {("above", "yes"), ("offer", "loss"), ("good", "no")} < set(bargaining_questions(dearer, Random(0)))
     assert ("offer", "none") in bargaining_questions(replace(view, standing=None), Random(0))
 
 
