@@ -3,16 +3,19 @@ further message only what the chat template adds is tokenised: a finished chat i
 
 A chat is read once. Keys and values of what has been read are kept from turn to turn (every layer must attend to all of it, as
 those of Qwen and SmolLM2 do), so that the cost of an episode grows with its length and not with its square.
+
+A chat has luck of its own: what is sampled in it depends neither on the chats beside it nor on torch's generator.
 """
 
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from os.path import commonprefix
+from random import Random
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import DynamicCache
+from transformers import DynamicCache, LogitsProcessor
 from trl.trainer.utils import use_adapter
 
 from helpers.presets import Preset
@@ -25,12 +28,13 @@ REPLY = " r\n"  # with white space, which some templates strip
 @dataclass
 class Chat:
     """One seat's chat in one episode. `prompt`: how many ids come before the first reply; `sampled` says of each later id whether
-    the model wrote it (1) or not (0); `cut_off` counts the replies that did not end by themselves."""
+    the model wrote it (1) or not (0); `cut_off` counts the replies that did not end by themselves; `luck` seeds the sampling."""
 
     ids: list[int]
     prompt: int
     sampled: list[int] = field(default_factory=list)
     cut_off: int = 0
+    luck: str = ""
     kept: torch.Tensor | None = None  # of the first ids: (ids, layers, 2, heads, width), keys and values
 
     def add(self, ids: Sequence[int], sampled: int) -> None:
@@ -75,11 +79,24 @@ def cut(ids: list[int], stop: int, pad: int) -> list[int]:
     return ids
 
 
+class Luck(LogitsProcessor):
+    """Draws each row's next id with that row's own stream, at `temperature`, and leaves generate() no other to choose."""
+
+    def __init__(self, streams: Sequence[Random], temperature: float):
+        self.streams, self.temperature = streams, temperature
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        chances = (scores / self.temperature).softmax(-1).double().cumsum(-1)
+        drawn = chances.new_tensor([[stream.random()] for stream in self.streams]) * chances[:, -1:]
+        return torch.full_like(scores, -torch.inf).scatter(1, torch.searchsorted(chances, drawn, right=True), 0.0)
+
+
 class ChatPlayer:
     """A player for one call of `play`: answers with `model` and keeps every chat in `chats`, by (episode, seat).
 
-    adapter: which of the model's adapters speaks; None: the base. group: so many neighbouring episodes have one seed and share
-    one reading of how their chats begin. keep: whether keys and values are kept; if not, every turn reads the whole chat anew.
+    adapter: which of the model's adapters speaks; None: the base. group: so many neighbouring episodes have one seed, and luck
+    that differs; they share one reading of how their chats begin. keep: whether keys and values are kept; if not, every turn
+    reads the whole chat anew.
     """
 
     def __init__(
@@ -99,7 +116,8 @@ class ChatPlayer:
                 self.chats[key].add(self.encode(between(self.tokenizer, request.messages[-1]["content"])), 0)
             else:
                 ids = self.encode(render(self.tokenizer, request.messages))
-                self.chats[key] = Chat(ids, len(ids))
+                luck = f"{request.rng.random()}/{request.episode % self.group}"  # the rng is the same for all episodes of a seed
+                self.chats[key] = Chat(ids, len(ids), luck=luck)
                 begun.setdefault((request.episode // self.group, request.seat), []).append(self.chats[key])
             chats.append(self.chats[key])
         size, groups, replies = self.preset.batch, list(begun.values()), []
@@ -147,8 +165,15 @@ class ChatPlayer:
             ids = torch.cat([torch.full_like(read, self.tokenizer.pad_token_id), ids], 1)
             mask = torch.cat([read, mask], 1)
         stop, pad = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
+        # A stream for each reply: until the longest of a batch has ended, more is drawn from each than its reply needs.
+        luck = Luck([Random(f"{chat.luck}/{len(chat.ids)}") for chat in chats], self.preset.temperature)
         out = self.model.generate(
-            input_ids=ids, attention_mask=mask, past_key_values=cache, pad_token_id=pad, **self.preset.sampling
+            input_ids=ids,
+            attention_mask=mask,
+            past_key_values=cache,
+            pad_token_id=pad,
+            logits_processor=[luck],
+            **self.preset.sampling,
         )
         replies = [cut(row, stop, pad) for row in out[:, ids.shape[1] :].tolist()]
         if self.keep:

@@ -18,6 +18,8 @@ from random import Random
 from typing import Any
 
 import torch
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from transformers import DynamicCache, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -216,6 +218,13 @@ def reward_functions(game: Game, rubric: Rubric) -> list[Callable]:
     return [function(name) for name in rubric.weights]
 
 
+def once(function: Callable, *given):
+    """What function(*given) returns in the main process, in all of them: what writes files must be called once, and what a clock
+    decides must be decided alike."""
+    [result] = broadcast_object_list([function(*given) if PartialState().is_main_process else None])
+    return result
+
+
 class Monitor(TrainerCallback):
     """Stops a run that cannot learn, with the reason; stops cleanly at the time budget; refreshes the rows, if there are any to
     refresh; reports."""
@@ -237,12 +246,15 @@ class Monitor(TrainerCallback):
             raise RuntimeError("the adapter has not changed after the first steps: is the learning rate 0, or nothing trainable?")
         if self.rows and state.global_step % self.rows.preset.refresh == 0 and state.global_step < state.max_steps:
             self.rows.fill(state.global_step)
-        if self.budget_s is not None and state.global_step < state.max_steps:
-            now = time.monotonic()
-            step_s = (now - self.begun) / (state.global_step - self.begun_at)
-            if now - self.started + step_s > self.budget_s:  # one more step would exceed it
-                self.stopped = f"time budget of {self.budget_s:.0f} s: stopped at step {state.global_step}, run again to resume"
-                control.should_training_stop = control.should_save = True
+        if self.budget_s is not None and state.global_step < state.max_steps and once(self.late, state.global_step):
+            self.stopped = f"time budget of {self.budget_s:.0f} s: stopped at step {state.global_step}, run again to resume"
+            control.should_training_stop = control.should_save = True
+
+    def late(self, step: int) -> bool:
+        """Whether one more step would exceed the time budget."""
+        now = time.monotonic()
+        step_s = (now - self.begun) / (step - self.begun_at)
+        return now - self.started + step_s > self.budget_s
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if "reward" not in logs:
@@ -254,7 +266,7 @@ class Monitor(TrainerCallback):
             raise RuntimeError(
                 f"{self.PATIENCE} steps in a row every group's replies earned the same: the reward no longer tells replies apart"
             )
-        if self.progress:
+        if self.progress and state.is_world_process_zero:
             self.progress(state.log_history)
 
 
@@ -281,7 +293,7 @@ def settings(
     return dict(
         output_dir=str(run / "checkpoints"),
         max_steps=steps,
-        per_device_train_batch_size=preset.micro_batch,
+        per_device_train_batch_size=preset.micro_batch // PartialState().num_processes,
         gradient_accumulation_steps=preset.accumulate,
         num_generations=preset.generations,
         learning_rate=preset.learning_rate,
@@ -298,6 +310,7 @@ def settings(
         save_steps=save_steps or max(1, min(50, steps // 10)),
         save_total_limit=2,
         use_vllm=preset.vllm,
+        ddp_find_unused_parameters=False,
         **arguments(preset, seed),
     )
 
@@ -314,6 +327,7 @@ def make_trainer(
 ) -> GRPOTrainer:
     """TRL's trainer as a preset needs it at turn level or, for whole episodes, the `kind` of trainer given with its
     `rollout_func`. Raises RuntimeError when the trainer changed the batch."""
+    batch = preset.micro_batch // PartialState().num_processes
     if kind is None:
         kind = GroupTrainer if preset.shares_prompts else GRPOTrainer
         rollout_func = partial(sample_groups, batch=preset.batch) if preset.own_sampling else None
@@ -326,9 +340,9 @@ def make_trainer(
         callbacks=callbacks,
         rollout_func=rollout_func,
     )
-    if trainer.args.per_device_train_batch_size != preset.micro_batch:  # Unsloth does so silently
+    if trainer.args.per_device_train_batch_size != batch:  # Unsloth does so silently
         raise RuntimeError(
-            f"expected batches of {preset.micro_batch}, the trainer made it {trainer.args.per_device_train_batch_size}: "
+            f"expected batches of {batch}, the trainer made it {trainer.args.per_device_train_batch_size}: "
             "choose other prompts, generations or accumulate"
         )
     adapter_in_float32(model)
@@ -395,8 +409,8 @@ def learn(trainer: GRPOTrainer, preset: Preset, run: Path, adapter: Path, checkp
     """Trains, makes the model ready to answer, and saves its adapter and run/history.json."""
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     ready(trainer.model, preset)
-    save_adapter(trainer.model, preset, adapter)
-    write_json(run / "history.json", trainer.state.log_history)
+    once(save_adapter, trainer.model, preset, adapter)
+    once(write_json, run / "history.json", trainer.state.log_history)
 
 
 def train(
@@ -417,9 +431,11 @@ def train(
     A run that was killed or stopped is gone on with from its last checkpoint, and one line says so; a finished one begins
     afresh, or with `resume` is left as it is. budget_s: seconds within which training saves and stops cleanly. save_steps:
     steps between checkpoints (None: a tenth of all, at most 50). Raises ValueError when the folder holds a run with other
-    settings, PreflightError when the run cannot learn.
+    settings or there is more than one process, PreflightError when the run cannot learn.
     """
     started = time.monotonic()
+    if (processes := PartialState().num_processes) > 1:
+        raise ValueError(f"expected one process for turn-level training, got {processes}: start it without a launcher")
     steps = steps or preset.steps
     made_from = {
         "game": game.name,

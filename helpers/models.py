@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import torch
+from accelerate import PartialState
 from huggingface_hub import hf_hub_download
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedTokenizerFast
@@ -55,7 +56,7 @@ def load(preset: Preset, adapter: Path | None = None):
 def load_plain(source, preset: Preset):
     dtype, options = getattr(torch, preset.dtype), {}
     if preset.device == "cuda":
-        options["device_map"] = {"": 0}
+        options["device_map"] = {"": PartialState().local_process_index}
     if preset.four_bit:
         options["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype

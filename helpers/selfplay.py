@@ -18,6 +18,7 @@ from statistics import mean, pstdev
 from typing import Any, Literal
 
 import torch
+from accelerate import PartialState
 from accelerate.utils import gather
 from datasets import Dataset
 from scipy.stats import rankdata
@@ -27,7 +28,7 @@ from trl.trainer.grpo_trainer import unwrap_model_for_generation
 from helpers.chats import Chat, ChatPlayer, render
 from helpers.game import Game, Seat, replay
 from helpers.games.bargaining import BUYER, SELLER
-from helpers.grpo import Monitor, Trained, begin, config, finite, learn, make_trainer, settings
+from helpers.grpo import Monitor, Trained, begin, config, finite, learn, make_trainer, once, settings
 from helpers.models import add_adapter, generator, load
 from helpers.players import SCRIPTED, scripted
 from helpers.preflight import TIED, PreflightError
@@ -299,17 +300,22 @@ def train(
 ) -> Trained:
     """Trains an arm in run/ARM and saves its adapter in run/adapters/ARM: a repository of several arms is run/adapters.
 
-    A step plays preset.prompts / (trained seats) seeds, preset.generations episodes each. resume, budget_s, save_steps: as in
-    helpers.grpo.train. With Unsloth max_prompt_tokens must have room for all but the last reply of a chat. Raises ValueError for
-    a game or a preset that does not fit and for a folder with another run, PreflightError when the run cannot learn.
+    A step plays preset.prompts / (trained seats) seeds, preset.generations episodes each. Several processes share them out, whole
+    seeds each, and play what one would. resume, budget_s, save_steps: as in helpers.grpo.train. With Unsloth max_prompt_tokens
+    must have room for all but the last reply of a chat. Raises ValueError for a game, a preset or a number of processes that does
+    not fit and for a folder with another run, PreflightError when the run cannot learn.
     """
     started = time.monotonic()
     if game.memory != "chat":
-        raise ValueError(f"expected a game with chat memory, got {game.name}, whose prompts are complete: use helpers.grpo.train")
+        raise ValueError(f"expected a game with chat memory, got {game.name}, whose turns are trained one by one, without an arm")
     if preset.vllm:
         raise ValueError("expected vllm off, got on: self-play samples with the model that it trains")
-    if preset.prompts % len(arm.trained):
-        raise ValueError(f"expected prompts to be a multiple of the {len(arm.trained)} trained seats, got {preset.prompts}")
+    seats, processes = len(arm.trained), PartialState().num_processes
+    if preset.prompts % (seats * processes) or preset.micro_batch % processes:
+        raise ValueError(
+            f"expected prompts to be a multiple of {seats} trained seats x {processes} processes and the replies learned from at "
+            f"once one of {processes}, got {preset.prompts} and {preset.micro_batch}: change prompts, generations or accumulate"
+        )
     preset = replace(preset, lora_rank=arm.lora_rank, lora_alpha=arm.lora_alpha)
     steps, folder = steps or preset.steps, run / arm.name
     made_from = {
@@ -321,7 +327,7 @@ def train(
         "seed": seed,
         "steps": steps,
     }
-    checkpoint = begin(folder, made_from, resume)
+    checkpoint = once(begin, folder, made_from, resume)
     base, tokenizer = load(preset)
     model = add_adapter(base, preset, seed)
     adapters = add_opponents(model, game, arm)

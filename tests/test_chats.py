@@ -1,7 +1,9 @@
 """Chats token by token: what is learned from is what evaluation shows, sampled ids stay as they are, and keys and values that are
 kept from turn to turn are those of the whole chat read anew."""
 
+import math
 from dataclasses import replace
+from random import Random
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ from toy import Chatter
 from transformers import DynamicCache, PreTrainedTokenizerFast
 from trl.chat_template_utils import qwen3_chat_template
 
-from helpers.chats import Chat, ChatPlayer, apart, between, check_template, cut, render
+from helpers.chats import Chat, ChatPlayer, Luck, apart, between, check_template, cut, render
 from helpers.games.bargaining import Bargaining
 from helpers.models import generator, load
 from helpers.players import Model, Scripted, competent
@@ -138,7 +140,6 @@ def test_chats_hold_sampled_ids_verbatim_and_close_every_reply_with_a_stop_id(ti
 
     monkeypatch.setattr(model, "generate", spy)
     player = ChatPlayer("policy", model, tokenizer, replace(TINY, temperature=1.5, max_new_tokens=12))
-    torch.manual_seed(0)
     play(GAME, range(6), both(player))
     found = [reply for chat in player.chats.values() for reply in replies_in(chat)]
     assert sorted(found) == sorted(sampled)
@@ -147,6 +148,27 @@ def test_chats_hold_sampled_ids_verbatim_and_close_every_reply_with_a_stop_id(ti
     assert all(chat.ids[-1] == 2 for chat in player.chats.values())
     # Read as text and tokenised again, some replies would be other ids.
     assert not all(tokenizer.encode(tokenizer.decode(ids)) == ids for ids in found)
+
+
+def test_ids_are_drawn_as_often_as_the_model_gives_them_chances():
+    scores, draws = torch.tensor([1.0, -torch.inf, 0.0, 0.5]), 4000
+    left = Luck([Random(i) for i in range(draws)], temperature=0.5)(None, scores.repeat(draws, 1))
+    assert (left.isfinite().sum(1) == 1).all()
+    found = left.isfinite().float().mean(0)
+    expected = torch.tensor([2.0, -torch.inf, 0.0, 1.0]).exp() / (math.e**2 + 1 + math.e)
+    assert found[1] == 0
+    torch.testing.assert_close(found, expected, rtol=0, atol=0.032)  # four standard errors: 4 * (0.25 / draws) ** 0.5
+
+
+def test_what_is_sampled_in_a_chat_depends_neither_on_the_chats_beside_it_nor_on_torchs_generator(tiny):
+    def played(seeds, batch, keep=True):
+        torch.manual_seed(batch)
+        policy = ChatPlayer("policy", *tiny, replace(TINY, temperature=1.0, batch=batch), group=2, keep=keep)
+        return play(GAME, [seed for seed in seeds for _ in range(2)], both(policy))
+
+    together = played(range(6), batch=64)
+    assert together == played(range(3), batch=64) + played(range(3, 6), batch=5) == played(range(6), batch=7, keep=False)
+    assert len({episode.turns for episode in together}) == 12
 
 
 def test_a_reply_ends_at_its_stop_id_or_before_a_pad_id():
@@ -181,7 +203,6 @@ def test_the_player_says_what_evaluation_hears_from_the_same_model(tiny):
 def test_a_chats_ids_spell_the_messages_that_evaluation_shows(tiny):
     _, tokenizer = tiny
     player = ChatPlayer("policy", *tiny, replace(TINY, temperature=1.0))
-    torch.manual_seed(1)
     episodes = play(GAME, range(8), both(player))
     replies = {seat: {i: [t.reply for t in e.turns if t.seat == seat] for i, e in enumerate(episodes)} for seat in "AB"}
     shown = {}
@@ -206,7 +227,6 @@ def test_a_chats_ids_spell_the_messages_that_evaluation_shows(tiny):
 def test_what_is_kept_from_turn_to_turn_is_what_the_whole_chat_read_anew_gives(group, tiny):
     model, tokenizer = tiny
     player = ChatPlayer("policy", model, tokenizer, replace(TINY, temperature=1.2), group=group)
-    torch.manual_seed(2)
     play(GAME, [seed for seed in range(4) for _ in range(3)], both(player))
     assert len({len(chat.ids) for chat in player.chats.values()}) > 6  # padded in several ways
     for chat in player.chats.values():

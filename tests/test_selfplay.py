@@ -121,7 +121,6 @@ def test_the_arms_are_the_eight_published_ones():
 
 def test_a_rows_trajectories_are_its_seats_chats_as_evaluation_shows_them(adapted):
     seeds = TRAIN[:3]
-    torch.manual_seed(0)
     out, _ = trajectories(adapted, BOTH, seeds)
     tokenizer, rows = adapted[1], [(seed, seat, g) for seed in seeds for seat in "AB" for g in range(SIZE)]
     for at, (seed, seat, g) in enumerate(rows):
@@ -385,7 +384,6 @@ def test_a_reward_for_one_pattern_of_tokens_makes_the_trained_seats_write_it_mor
 
     def passes(adapter):
         """Share of the trained seats' replies that pass, in games of 32 fresh seeds."""
-        torch.manual_seed(0)
         policy = ChatPlayer("policy", result.model, result.tokenizer, settings, adapter=adapter)
         other = ChatPlayer("other", result.model, result.tokenizer, settings, adapter=None)
         players = {seat: policy if seat in arm.trained else other for seat in GAME.seats}
@@ -417,13 +415,17 @@ def test_a_run_that_cannot_learn_is_refused_with_the_reason(adapted, monkeypatch
     assert not (tmp_path / "adapters").exists()
 
 
-def test_what_does_not_fit_self_play_is_refused_before_anything_is_written(tmp_path):
+def test_what_does_not_fit_self_play_is_refused_before_anything_is_written(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="a game with chat memory, got market"):
         selfplay.train(Market(), TINY, BOTH, tmp_path)
     with pytest.raises(ValueError, match="vllm off"):
         trained(tmp_path, BOTH, preset=replace(preset("tiny"), device="cuda", dtype="bfloat16", vllm=True))
-    with pytest.raises(ValueError, match="multiple of the 2 trained seats, got 3"):
+    with pytest.raises(ValueError, match="multiple of 2 trained seats x 1 processes .* got 3"):
         trained(tmp_path, BOTH, preset=replace(TINY, prompts=3))
+    monkeypatch.setattr(selfplay, "PartialState", lambda: SimpleNamespace(num_processes=3))
+    for changed in ({"prompts": 4}, {"prompts": 12, "generations": 2, "accumulate": 12}):
+        with pytest.raises(ValueError, match="2 trained seats x 3 processes and the replies learned from at once one of 3, got"):
+            trained(tmp_path, BOTH, preset=replace(TINY, **changed))
     assert not list(tmp_path.iterdir())
 
 
