@@ -53,7 +53,7 @@ def arguments(argv: Sequence[str]) -> Arguments:
 def main(argv: Sequence[str]) -> None:
     """Trains. Raises ValueError or OSError, whose text is all that a person needs to see, for arguments that do not fit."""
     given = arguments(argv)
-    game, preset = game_named(given.game), named(given.preset, given.overrides)
+    game, preset = game_named(given.game), named(given.preset, given.overrides, given.game)
     if preset.device == "cuda" and first_gpu() is None:
         raise ValueError(f"expected a CUDA GPU for preset {preset.name}, found none: --preset auto picks what runs here")
     if preset.backend == "unsloth":
