@@ -232,15 +232,15 @@ def named(name: str, overrides: str = "", game: str = "market") -> Preset:
         print(f"PRESET auto: {name}, because {why}")
     if name not in PRESETS:
         raise ValueError(f"expected PRESET to be one of {', '.join(PRESETS)} or auto, got {name!r}")
-    preset = override(PRESETS[name], overrides)
-    if not preset.embedded:
-        return preset
-    preset = replace(preset, model=f"tiny/{game}")
-    if not preset.embedded.is_dir():
+    preset = PRESETS[name]
+    if preset.embedded:
+        preset = replace(preset, model=f"tiny/{game}")
+    preset = override(preset, overrides)
+    if preset.embedded and not preset.embedded.is_dir():
         known = ", ".join(sorted(path.parent.name for path in preset.embedded.parent.glob("*/config.json")))
         raise ValueError(
-            f"expected a game that an embedded model speaks ({known}), got {game!r}: take another PRESET, or build one with "
-            f"`python -m helpers.tiny.build {game}`"
+            f"expected a game that an embedded model speaks ({known}), got {preset.embedded.name!r}: take another PRESET, or "
+            f"build one with `python -m helpers.tiny.build {preset.embedded.name}`"
         )
     return preset
 

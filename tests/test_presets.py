@@ -58,6 +58,15 @@ def test_larger_gpus_train_in_bfloat16_and_the_h200_a_larger_model():
     assert (h200.model, h200.lora_rank, h200.lora_alpha) == ("Qwen/Qwen3-8B", 32, 64)
 
 
+def test_the_embedded_model_is_the_one_that_speaks_the_game_unless_another_is_asked_for():
+    assert named("tiny", "steps=9", "market").model == named("tiny").model == "tiny/market"
+    assert named("tiny", "model=tiny/market", "demand").model == "tiny/market"
+    assert named("t4", "", "demand") == T4 and T4.embedded is None
+    expected = "an embedded model speaks .*market.*, got 'demand': .*helpers.tiny.build demand"
+    with pytest.raises(ValueError, match=expected):
+        named("tiny", "", "demand")
+
+
 def test_tiny_trains_in_float32_with_one_whole_batch_a_step():
     given = keywords(TINY)
     expected = {

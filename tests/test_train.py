@@ -22,7 +22,8 @@ from helpers.selfplay import ARMS
 
 TOP = Path(__file__).parent.parent
 REGISTERED = tuple(GAMES)
-SMALL = "prompts=8, generations=4, max_new_tokens=16"
+MODEL = "model=tiny/market"  # speaks none of the games below but can be trained
+SMALL = f"{MODEL}, prompts=8, generations=4, max_new_tokens=16"
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +105,7 @@ def test_single_turns_are_trained_in_one_process_only(monkeypatch, tmp_path):
 
 
 def test_a_launcher_that_starts_one_process_where_several_were_asked_for_is_not_silent(monkeypatch, asked, capsys):
-    given = ["--game", "bargaining", "--arm", "joint-grpo", "--preset", "tiny"]
+    given = ["--game", "bargaining", "--arm", "joint-grpo", "--preset", "tiny", "--overrides", MODEL]
     for name in ("RANK", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     train.main(given)
@@ -119,7 +120,7 @@ def test_a_launcher_that_starts_one_process_where_several_were_asked_for_is_not_
 
 def test_an_arm_or_single_turns_are_trained_with_what_was_asked_for(asked, tmp_path, capsys):
     run = str(tmp_path)
-    common = ["--preset", "tiny", "--overrides", "prompts=8", "--run", run]
+    common = ["--preset", "tiny", "--overrides", f"{MODEL}, prompts=8", "--run", run]
     train.main(["--game", "bargaining", "--arm", "joint-grpo", *common, "--seed", "2", "--steps", "9", "--minutes", "3"])
     train.main(["--game", "market", *common, "--resume"])
     preset = named("tiny", "prompts=8")
@@ -134,14 +135,16 @@ def test_an_arm_or_single_turns_are_trained_with_what_was_asked_for(asked, tmp_p
 
 
 def test_options_come_from_a_yaml_file_too_and_the_command_line_goes_first(asked, tmp_path):
-    (tmp_path / "arm.yaml").write_text(f"game: chatter\narm: both\npreset: tiny\nseed: 7\nsteps: 5\nrun: {tmp_path}\n")
+    (tmp_path / "arm.yaml").write_text(
+        f"game: chatter\narm: both\npreset: tiny\noverrides: {MODEL}\nseed: 7\nsteps: 5\nrun: {tmp_path}\n"
+    )
     train.main(["--config", str(tmp_path / "arm.yaml"), "--seed", "8"])
     [(module, given, options)] = asked
     assert (module, given[2:], options["seed"], options["steps"]) == (selfplay, (BOTH, tmp_path), 8, 5)
 
 
 def test_a_run_without_a_folder_lies_in_one_named_after_its_game(asked):
-    train.main(["--game", "chatter", "--arm", "both", "--preset", "tiny"])
+    train.main(["--game", "chatter", "--arm", "both", "--preset", "tiny", "--overrides", MODEL])
     assert asked[0][1][-1] == Path("runs/chatter")
 
 
@@ -169,7 +172,8 @@ MISTAKES = {
 def test_a_mistake_is_answered_with_what_was_expected_before_anything_is_written(message, asked, monkeypatch, tmp_path):
     monkeypatch.setattr(train, "first_gpu", lambda: None)
     with pytest.raises((ValueError, OSError), match=message):
-        train.main(["--game", "chatter", "--arm", "both", "--preset", "tiny", "--run", str(tmp_path), *MISTAKES[message]])
+        given = ["--game", "chatter", "--arm", "both", "--preset", "tiny", "--overrides", MODEL, "--run", str(tmp_path)]
+        train.main([*given, *MISTAKES[message]])
     assert not asked and not list(tmp_path.iterdir())
 
 
