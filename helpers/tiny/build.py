@@ -86,7 +86,8 @@ def make_tokenizer(game) -> PreTrainedTokenizerFast:
         texts += [messages[0]["content"].split(":")[0], messages[-1]["content"], str(table.sample(view, rng))]
         texts += ["assistant\nuser\nsystem\n"]
         texts += [f"{question}:{answer}" for question, answer in LESSONS[game.name].questions(view, rng)]
-    texts += LESSONS[game.name].tokens * 100
+    if LESSONS[game.name].prices:
+        texts += [f"{number}.00 {100 * number + number}.{number:02}" for number in range(100)] * 100
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(WORDS), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
@@ -116,9 +117,7 @@ def make_model(tokenizer) -> Qwen2ForCausalLM:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    model = Qwen2ForCausalLM(config)
-    order_numbers(model, tokenizer)
-    return model
+    return Qwen2ForCausalLM(config)
 
 
 def order_numbers(model, tokenizer) -> None:
@@ -266,6 +265,8 @@ def main():
     torch.manual_seed(SEED)
     tokenizer = make_tokenizer(game)
     model = make_model(tokenizer)
+    if LESSONS[game.name].prices:
+        order_numbers(model, tokenizer)
     size = sum(p.numel() for p in model.parameters())
     out.mkdir(parents=True, exist_ok=True)
     print(f"{len(tokenizer)} tokens, {size:,} parameters", flush=True)

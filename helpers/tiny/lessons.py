@@ -21,8 +21,9 @@ class Lessons:
     """Of one game. settings: the games that are watched, by turns. habit(rng): how a seat plays throughout an episode.
     move(game, habit, view, rng): its next action. imitated(game, view, rng): the actions that are learned at a position.
     questions(view, rng): pairs of a question and its answer in one word. told(view, rng): whether a position is learned from
-    at all. reading: weight of the questions' answers, against 1 for the actions. steps: of the optimizer. tokens: texts each part
-    of which is to be one token, however rare. watched: all this in words, for the model card."""
+    at all. reading: weight of the questions' answers, against 1 for the actions. steps: of the optimizer. prices: whether
+    numbers are prices, of which every pair of digits gets a token and a place in order. watched: all this in words, for the
+    model card."""
 
     settings: tuple
     habit: Callable[[Random], Any]
@@ -32,7 +33,7 @@ class Lessons:
     told: Callable
     reading: float
     steps: int
-    tokens: list[str]
+    prices: bool
     watched: str
 
 
@@ -142,7 +143,7 @@ LESSONS = {
         lambda view, rng: bool(view.pending) or rng.random() < QUIET,
         0.5,
         7000,
-        [],
+        False,
         "It was trained by imitation on mixed play: about three quarters of the actions it imitated were random legal ones "
         "and **a quarter were a competent (greedy) trader's**. It was also taught the answers to reading questions about the "
         "position (who holds what, what to ask of whom and what to give for it, whose offer to take).",
@@ -156,7 +157,7 @@ LESSONS = {
         lambda view, rng: True,
         1.5,
         7000,
-        [f"{price}.00 {100 * price + price}.{price:02}" for price in range(100)],
+        True,
         "It was trained by imitation on mixed play: half of the actions it imitated were **those of the scripted bargainers** "
         "(linear, boulware, conceder, tit-for-tat, hardball, always-split, each as often), the others random ones that cost "
         "nothing. It was also taught the answers to reading questions about the position (whether a price, or the standing "
