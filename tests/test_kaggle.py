@@ -591,7 +591,7 @@ def test_papermill_runs_built_04_in_an_empty_folder_and_05_in_another_where_it_f
     inputs = empty.parent / "input"
     (inputs / "parley-tiny").mkdir(parents=True)
     shutil.copy(TINY, inputs / "parley-tiny")
-    warm = {"OVERRIDES": "warmup_steps=2"}  # so that the cells for a preset with a warm start run too
+    warm = {"OVERRIDES": "warmup_steps=2, prompts=8, refresh=2"}  # so that the cells for a preset with a warm start run too
     said = execute("04_grpo_training", "kaggle", inputs, STEPS=2, **warm)
     assert "game market, preset tiny, seed 0; Python" in said and "after the warm start" in said
     assert "2 steps, " in said and "here; finished" in said
