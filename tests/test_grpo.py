@@ -222,7 +222,7 @@ def monitor_and_state(**settings):
     filled = []
     rows = SimpleNamespace(preset=replace(TINY, refresh=2), fill=filled.append)
     monitor = grpo.Monitor(rows, **{"started": time.monotonic(), "budget_s": None, "progress": None} | settings)
-    return monitor, SimpleNamespace(global_step=0, max_steps=100, log_history=[]), filled
+    return monitor, SimpleNamespace(global_step=0, max_steps=100, log_history=[], is_world_process_zero=True), filled
 
 
 def logs(**values):
@@ -264,12 +264,15 @@ def test_a_logged_reward_that_is_not_finite_stops_the_run(reward):
         monitor.on_log(None, state, None, logs=logs(reward=reward))
 
 
-def test_progress_is_told_after_every_step_and_not_of_other_logs():
+def test_progress_is_told_after_every_step_by_the_main_process_and_not_of_other_logs():
     seen = []
     monitor, state, _ = monitor_and_state(progress=seen.append)
     monitor.on_log(None, state, None, logs={"train_runtime": 1.0})
     monitor.on_log(None, state, None, logs=logs())
     assert seen == [state.log_history]
+    state.is_world_process_zero = False
+    monitor.on_log(None, state, None, logs=logs())
+    assert len(seen) == 1
 
 
 # training
