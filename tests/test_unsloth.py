@@ -16,7 +16,7 @@ from helpers.games.market import Market
 from helpers.presets import PRESETS, override, without_unsloth
 
 TOP = Path(__file__).parent.parent
-ON_A_CPU = "model=tiny, device=cpu, dtype=float32, four_bit=false, max_new_tokens=24"
+ON_A_CPU = "model=tiny/market, device=cpu, dtype=float32, four_bit=false, max_new_tokens=24"
 WARM = f"{ON_A_CPU}, warmup_steps=2, learning_rate=1e-12"  # so small that GRPO moves nothing
 # Each in an interpreter of its own, because Unsloth must be imported first.
 BEGIN = """
