@@ -101,7 +101,7 @@ def test_a_gguf_file_is_written_by_unsloth_alone_and_only_when_it_is_asked_for(t
 # Finding a run
 
 
-WANTED = {"game": "market", "preset": "tiny", "model": "tiny", "temperature": 0.7, "max_new_tokens": 48, "seed": 0}
+WANTED = {"game": "market", "preset": "tiny", "model": "tiny/market", "temperature": 0.7, "max_new_tokens": 48, "seed": 0}
 
 
 def a_run(folder, seed=0, at=1_000_000_000, **other):
