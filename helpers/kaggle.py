@@ -165,6 +165,8 @@ def problems(folder: Path) -> list[str]:
         metadata = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         return [f"expected JSON in {path}, got {error}: build again"]
+    if not isinstance(metadata, dict):
+        return [f"expected a JSON object in {path}, got {type(metadata).__name__}: build again"]
     found = [f"{path}: expected the field {name}, it is missing" for name in FIELDS if name not in metadata]
     for name, value in metadata.items():
         if name not in FIELDS:

@@ -300,6 +300,8 @@ def test_metadata_that_is_missing_or_no_json_is_refused(training):
     folder, change = training
     (folder / "kernel-metadata.json").write_text("{")
     assert "expected JSON in" in kaggle.problems(folder)[0]
+    (folder / "kernel-metadata.json").write_text("[]")
+    assert kaggle.problems(folder)[0].endswith("got list: build again")
     (folder / "kernel-metadata.json").unlink()
     assert "expected JSON in" in kaggle.problems(folder)[0]
 
