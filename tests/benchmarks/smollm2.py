@@ -26,15 +26,15 @@ from helpers.card import between, filled  # noqa: E402
 from helpers.evaluate import commit, compare, hardware, interval, outcomes, write_json  # noqa: E402
 from helpers.players import Model  # noqa: E402
 from helpers.presets import named  # noqa: E402
-from helpers.rewards import RUBRICS  # noqa: E402
+from helpers.rewards import rubric  # noqa: E402
 
-GAME, RUBRIC = GAMES["market"], RUBRICS["default"]
+GAME = GAMES["market"]
 ADAPTERS = {"base": None, "warm": "warmup/adapter", "grpo": "adapter"}
 STAGES = ("train", *ADAPTERS, "report")
 BATCH = 64  # replies sampled at once in evaluation
 
 
-def train(run: Path, preset, seed: int) -> None:
+def train(run: Path, preset, rewards, seed: int) -> None:
     if (run / "history.json").exists():
         return
     resume, start = (run / "training.json").exists(), time.monotonic()
@@ -43,7 +43,7 @@ def train(run: Path, preset, seed: int) -> None:
         done, reward = history[-1]["step"], history[-1]["reward"]
         print(f"step {done} of {preset.steps}, mean reward {reward:+.3f}, {time.monotonic() - start:.0f} s", flush=True)
 
-    grpo.train(GAME, preset, RUBRIC, run, seed, resume=resume, save_steps=5, progress=progress)
+    grpo.train(GAME, preset, rewards, run, seed, resume=resume, save_steps=5, progress=progress)
 
 
 def policy(run: Path, preset, name: str):
@@ -127,12 +127,13 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--games", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0, help="of training and sampling")
     parser.add_argument("--overrides", default="", help='of the preset, as in "steps=10"')
+    parser.add_argument("--rubric", default="default", help="of GRPO: a name, or JSON as the reward lab writes it")
     parser.add_argument("--readme", action="store_true", help="write the report into README.md")
     given = parser.parse_args(argv)
     preset, deals = named("smollm2", given.overrides), getattr(rollout, given.seeds)[: given.games]
     for stage in given.stages or STAGES:
         if stage == "train":
-            train(given.run, preset, given.seed)
+            train(given.run, preset, rubric(given.rubric), given.seed)
         elif stage == "report":
             found = report(given.run, preset, given.seed, shlex.join(["python", "tests/benchmarks/smollm2.py", *argv]))
             write_json(given.run / "smollm2.json", found)
