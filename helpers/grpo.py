@@ -26,9 +26,9 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.grpo_trainer import unwrap_model_for_generation
 from trl.trainer.utils import selective_log_softmax_and_entropy
 
+from helpers.checkpoints import from_earlier_sessions, last_checkpoint, step_of
 from helpers.evaluate import steps_done, write_json
 from helpers.game import Game
-from helpers.machine import INPUTS
 from helpers.models import adapter_in_float32, add_adapter, generator, load, ready
 from helpers.players import Model, competent, mixed_player
 from helpers.preflight import PreflightError, preflight
@@ -350,36 +350,17 @@ def make_trainer(
     return trainer
 
 
-def step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.rpartition("-")[2])
-
-
-def last_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint: the trainer's state is written last, so one without it was cut off by a kill."""
-    whole = [path for path in folder.glob("checkpoint-*") if is_json(path / "trainer_state.json")]
-    return max(whole, key=step_of, default=None)
-
-
-def is_json(path: Path) -> bool:
-    try:
-        json.loads(path.read_text())
-    except (OSError, json.JSONDecodeError):
-        return False
-    return True
-
-
 def finished(run: Path, checkpoint: Path, steps: int) -> bool:
     """Whether training came to its end: its last checkpoint is of the last step, and the log was written after the adapter."""
     return min(step_of(checkpoint), steps_done(run)) >= steps
 
 
 def from_an_earlier_session(made_from: dict) -> Path | None:
-    """An unfinished run with these settings among Kaggle's inputs, where an earlier session's output can be attached."""
-    for note in sorted(INPUTS.rglob("training.json")):
-        if is_json(note) and json.loads(note.read_text()) == made_from:
-            checkpoint = last_checkpoint(note.parent / "checkpoints")
-            if checkpoint and not finished(note.parent, checkpoint, made_from["steps"]):
-                return note.parent
+    """An unfinished run with these settings among Kaggle's inputs."""
+    for run in from_earlier_sessions("training.json", made_from):
+        checkpoint = last_checkpoint(run / "checkpoints")
+        if checkpoint and not finished(run, checkpoint, made_from["steps"]):
+            return run
     return None
 
 

@@ -7,16 +7,21 @@ a row of its own in the tables of notebook 05.
 """
 
 import json
+import shutil
 import time
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import torch
 from datasets import Dataset, disable_progress_bars
 from transformers import PrinterCallback
+from transformers.modeling_layers import GradientCheckpointingLayer
 from trl import SFTConfig, SFTTrainer
 
+from helpers.checkpoints import from_earlier_sessions, last_checkpoint, step_of
 from helpers.evaluate import write_json
 from helpers.game import Game
 from helpers.models import adapter_in_float32, ready
@@ -25,9 +30,10 @@ from helpers.presets import Preset
 from helpers.rollout import TRAIN, messages_of, play, settings_of
 from helpers.saving import save_adapter
 
-EXAMPLES, AT_ONCE = 16, 4  # examples a step, and how many of them are read at once
+EXAMPLES, AT_ONCE = 8, 4  # examples a step, and how many of them are read at once
 RATE = 1e-3  # peak learning rate
 EXPERT = 0.75  # share of the competent player's actions
+NOTE = "made_from.json"  # in the warm start's folder; no run's note, or it would be taken for a run
 
 
 def arguments(preset: Preset, seed: int) -> dict[str, Any]:
@@ -71,35 +77,58 @@ def warm_up(game: Game, preset: Preset, model, tokenizer, run: Path, seed: int =
     """Trains the adapter of `model` for `preset.warmup_steps` steps and saves it in run/warmup/adapter, or gives it the weights
     of a warm start that was finished before; the seconds that this took. The model is ready to answer afterwards.
 
-    Raises ValueError when the run folder holds a warm start with other settings.
+    One that was killed, here or in an earlier session on Kaggle, is gone on with from its last checkpoint. Raises ValueError
+    when the run folder holds a warm start with other settings.
     """
     start, folder = time.monotonic(), run / "warmup"
-    note, adapter = folder / "training.json", folder / "adapter"
+    note, adapter, history = folder / NOTE, folder / "adapter", folder / "history.json"
     made_from = {"game": game.name, "settings": settings_of(game), "preset": asdict(preset), "seed": seed}
-    if note.exists():
-        if json.loads(note.read_text()) != made_from:
-            raise ValueError(f"{folder} holds a warm start with other settings ({note.name}): take those, or another run folder")
+    if note.exists() and json.loads(note.read_text()) != made_from:
+        raise ValueError(f"{folder} holds a warm start with other settings ({note.name}): take those, or another run folder")
+    if not note.exists():
+        shutil.rmtree(folder, ignore_errors=True)  # nobody knows what made it
+        for earlier in from_earlier_sessions(NOTE, made_from)[:1]:
+            print(f"taking up the warm start of an earlier session, {earlier}", flush=True)
+            shutil.copytree(earlier, folder, ignore=shutil.ignore_patterns(NOTE))
+    checkpoint = last_checkpoint(folder / "checkpoints")
+    write_json(note, made_from)  # after the copy: a torn one is made again
+    if history.exists():  # which is written last
         model.load_adapter(str(adapter), "default", is_trainable=True)
         return time.monotonic() - start
+    if checkpoint:
+        print(f"going on with the warm start in {folder} from step {step_of(checkpoint)} of {preset.warmup_steps}", flush=True)
     disable_progress_bars()
     settings = SFTConfig(
-        output_dir=str(folder),
+        output_dir=str(folder / "checkpoints"),
         max_steps=preset.warmup_steps,
         per_device_train_batch_size=AT_ONCE,
         gradient_accumulation_steps=EXAMPLES // AT_ONCE,
         learning_rate=RATE,
         max_length=preset.max_tokens,
         completion_only_loss=True,
-        save_strategy="no",
+        save_steps=max(1, min(50, preset.warmup_steps // 10)),
+        save_total_limit=2,
         **arguments(preset, seed),
     )
     rows = Dataset.from_list(examples(game, preset.warmup_steps * EXAMPLES, seed))
     trainer = SFTTrainer(model=model, processing_class=tokenizer, args=settings, train_dataset=rows)
     adapter_in_float32(model)
     trainer.remove_callback(PrinterCallback)
-    trainer.train()
+    with compiled(model, preset):
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     ready(model, preset)
     save_adapter(model, preset, adapter)
-    write_json(folder / "history.json", trainer.state.log_history)
-    write_json(note, made_from)  # last: a warm start without it was cut off, and begins again
+    write_json(history, trainer.state.log_history)
     return time.monotonic() - start
+
+
+@contextmanager
+def compiled(model, preset: Preset):
+    """Meanwhile the model's layers are compiled, where there is a C++ compiler: a step takes half the time on a CPU."""
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    layers = layers if preset.device == "cpu" and shutil.which("g++") else []
+    for layer in layers:
+        layer.forward = torch.compile(layer.forward, dynamic=True)
+    yield
+    for layer in layers:
+        del layer.forward

@@ -18,7 +18,7 @@ from accelerate import Accelerator
 from safetensors.torch import load_file
 from transformers import GenerationConfig, GenerationMixin
 
-from helpers import grpo
+from helpers import checkpoints, grpo
 from helpers.game import replay
 from helpers.games.market import AcceptTrade, BuildProject, Market
 from helpers.models import add_adapter, generator, load
@@ -535,7 +535,7 @@ def copy_of(run: Path, there: Path, last: int):
     history = json.loads((run / "history.json").read_text())
     (there / "history.json").write_text(json.dumps([entry for entry in history if entry["step"] <= last]))
     for checkpoint in (there / "checkpoints").glob("checkpoint-*"):
-        if grpo.step_of(checkpoint) > last:
+        if checkpoints.step_of(checkpoint) > last:
             shutil.rmtree(checkpoint)
     return there
 
@@ -569,7 +569,7 @@ def test_an_unfinished_run_of_an_earlier_kaggle_session_is_taken_up_from_the_inp
     undisturbed, tmp_path, monkeypatch, capsys
 ):
     inputs = tmp_path / "input"
-    monkeypatch.setattr(grpo, "INPUTS", inputs)
+    monkeypatch.setattr(checkpoints, "INPUTS", inputs)
     copy_of(undisturbed.run, inputs / "a" / "finished", 4)
     (inputs / "b").mkdir()
     (inputs / "b" / "training.json").write_text("no JSON")
@@ -639,12 +639,12 @@ def test_a_run_refused_by_preflight_trains_nothing(tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_that_a_kill_cut_off_is_passed_over(tmp_path):
-    assert grpo.last_checkpoint(tmp_path) is None
+    assert checkpoints.last_checkpoint(tmp_path) is None
     for step, state in ((50, "{}"), (100, "{}"), (150, '{"global_st'), (200, None)):
         (tmp_path / f"checkpoint-{step}").mkdir()
         if state:
             (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(state)
-    assert grpo.last_checkpoint(tmp_path) == tmp_path / "checkpoint-100"
+    assert checkpoints.last_checkpoint(tmp_path) == tmp_path / "checkpoint-100"
 
 
 def test_a_new_run_in_a_used_folder_does_not_go_on_from_checkpoints_of_which_nobody_knows_what_made_them(tmp_path, monkeypatch):

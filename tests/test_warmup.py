@@ -1,6 +1,10 @@
 """The warm start, with the embedded model: what it reads, what it learns, and that GRPO goes on from there."""
 
 import json
+import shutil
+import signal
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -9,16 +13,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from helpers import grpo, warmup
+from helpers import checkpoints, grpo, warmup
 from helpers.games.market import Market
 from helpers.models import add_adapter, load
 from helpers.presets import PRESETS
 from helpers.rewards import RUBRICS
 from helpers.rollout import TRAIN
+from helpers.saving import is_run
 from helpers.warmup import examples, warm_up
 
 GAME = Market(rounds=3)
 PRESET = replace(PRESETS["tiny"], prompts=2, generations=4, refresh=1, max_new_tokens=24, warmup_steps=2)
+SIX = replace(PRESET, warmup_steps=6)  # it saves after every step
 
 
 class Stop(Exception):
@@ -129,11 +135,11 @@ def test_a_warm_start_moves_the_adapter_alone_and_makes_scripted_play_likelier(t
     assert [entry["step"] for entry in history if "loss" in entry] == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
-def test_a_finished_warm_start_is_taken_as_it_is_and_one_that_was_cut_off_begins_again(tmp_path, monkeypatch):
+def test_a_finished_warm_start_is_taken_as_it_is_unless_nobody_knows_what_made_it(tmp_path, monkeypatch):
     folder = tmp_path / "warmup" / "adapter"
     took = warm_up(GAME, PRESET, *fresh(), tmp_path)
     first = weights(folder)
-    (tmp_path / "warmup" / "training.json").unlink()
+    (tmp_path / "warmup" / warmup.NOTE).unlink()
     (folder / "adapter_model.safetensors").write_bytes(b"torn")
     warm_up(GAME, PRESET, *fresh(), tmp_path)
     assert_same(weights(folder), first)
@@ -144,6 +150,57 @@ def test_a_finished_warm_start_is_taken_as_it_is_and_one_that_was_cut_off_begins
     assert_same(first, trained)
     with pytest.raises(ValueError, match="holds a warm start with other settings"):
         warm_up(GAME, replace(PRESET, warmup_steps=3), *fresh(), tmp_path)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.test_warmup import GAME, PRESET, SIX, fresh, warmup
+steps = warmup.SFTTrainer.training_step
+def step(trainer, *given):
+    if trainer.state.global_step == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return steps(trainer, *given)
+warmup.SFTTrainer.training_step = step
+warmup.warm_up(GAME, SIX, *fresh(), Path(sys.argv[1]))
+"""
+
+
+def test_a_warm_start_killed_within_a_step_goes_on_from_its_last_checkpoint_here_and_in_a_later_session(
+    tmp_path, monkeypatch, capsys
+):
+    killed, later, undisturbed = (tmp_path / name for name in ("killed", "later", "undisturbed"))
+    code = subprocess.run([sys.executable, "-c", KILLED, killed], cwd=Path(__file__).parents[1], capture_output=True, text=True)
+    assert code.returncode == -signal.SIGKILL, code.stderr
+    monkeypatch.setattr(checkpoints, "INPUTS", tmp_path / "input")
+    shutil.copytree(killed, checkpoints.INPUTS / "an" / "input")
+    for run in (killed, later, undisturbed):
+        if run == undisturbed:
+            shutil.rmtree(checkpoints.INPUTS)
+        warm_up(GAME, SIX, *fresh(), run)
+        said = capsys.readouterr().out
+        assert (f"going on with the warm start in {run / 'warmup'} from step 3 of 6" in said) == (run != undisturbed)
+        assert ("the warm start of an earlier session" in said) == (run == later)
+    ends = [weights(run / "warmup" / "adapter") for run in (killed, later, undisturbed)]
+    assert_same(ends[0], ends[1])
+    assert_same(ends[0], ends[2], atol=1e-6)
+
+
+def test_a_warm_start_is_not_taken_for_a_trained_run(tmp_path):
+    warm_up(GAME, PRESET, *fresh(), tmp_path)
+    assert not any(is_run(folder) for folder in (tmp_path, *tmp_path.rglob("*")) if folder.is_dir())
+
+
+def test_compiled_layers_learn_what_plain_ones_do_and_are_plain_again_afterwards(tmp_path, monkeypatch):
+    losses = []
+    for compiler in ("g++", None):
+        monkeypatch.setattr(warmup.shutil, "which", lambda name, found=compiler: found)
+        model, tokenizer = fresh()
+        warm_up(GAME, PRESET, model, tokenizer, tmp_path / str(compiler))
+        assert not any("forward" in vars(module) for module in model.base_model.model.model.layers)
+        history = json.loads((tmp_path / str(compiler) / "warmup" / "history.json").read_text())
+        losses.append([entry["loss"] for entry in history if "loss" in entry])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4) and len(losses[0]) == PRESET.warmup_steps
 
 
 # GRPO goes on
