@@ -147,7 +147,7 @@ T4 = Preset(
     "t4", QWEN, steps=600, prompts=2, generations=4, learning_rate=5e-5, accumulate=2, dtype="float16", four_bit=True, **GPU
 )
 SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
-SHORT = {"warmup_steps": 60, "steps": 30, "prompts": 8, "generations": 8, "refresh": 10}
+SHORT = {"warmup_steps": 600, "steps": 30, "prompts": 8, "generations": 8, "refresh": 10}
 BF16 = {"dtype": "bfloat16", **GPU}
 RANK_32 = {"lora_rank": 32, "lora_alpha": 64}
 
@@ -155,7 +155,7 @@ PRESETS = {
     preset.name: preset
     for preset in (
         Preset("tiny", "tiny/market", steps=200, prompts=24, generations=8, learning_rate=2e-3, refresh=40, temperature=0.7),
-        Preset("smollm2", SMOLLM2, learning_rate=5e-4, temperature=0.7, dtype=cpu_dtype(), **SHORT),
+        Preset("smollm2", SMOLLM2, learning_rate=2e-4, temperature=0.7, dtype=cpu_dtype(), **SHORT),
         T4,
         without_unsloth(T4),
         Preset("l4", QWEN, steps=400, prompts=4, generations=8, learning_rate=5e-5, **BF16),

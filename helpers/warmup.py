@@ -11,6 +11,7 @@ import shutil
 import time
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import zip_longest
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -31,7 +32,8 @@ from helpers.rollout import TRAIN, messages_of, play, settings_of
 from helpers.saving import save_adapter
 
 EXAMPLES, AT_ONCE = 8, 4  # examples a step, and how many of them are read at once
-RATE = 1e-3  # peak learning rate
+RATE = 2e-3  # peak learning rate
+POSITIONS = 4  # seen for each one that is learned from
 EXPERT = 0.75  # share of the competent player's actions
 NOTE = "made_from.json"  # in the warm start's folder; no run's note, or it would be taken for a run
 
@@ -57,20 +59,27 @@ def arguments(preset: Preset, seed: int) -> dict[str, Any]:
 
 
 def examples(game: Game, count: int, seed: int) -> list[dict]:
-    """Prompts and completions (messages) of scripted play on TRAIN seeds, in random order."""
-    expert, rng, found = competent(game), Random(f"warmup/{game.name}/{seed}"), []
+    """Prompts and completions (messages) of scripted play on TRAIN seeds, in random order. Half of them are as they come; in the
+    other half the kinds of action that the competent player takes come by turns while they last, because the rare ones, such as
+    building, decide a game."""
+    expert, rng = competent(game), Random(f"warmup/{game.name}/{seed}")
+    found, kinds = [], {}
     mixed = dict.fromkeys(game.seats, mixed_player(game))
-    while len(found) < count:
+    while sum(map(len, kinds.values())) < POSITIONS * count:
         [episode] = play(game, [rng.choice(TRAIN)], mixed)
         state = game.deal(episode.seed)
         for turn in episode.turns:
             view = game.view(state, turn.seat)
-            action = expert(view, rng) if rng.random() < EXPERT else game.sample(view, rng)
+            best = expert(view, rng)
+            action = best if rng.random() < EXPERT else game.sample(view, rng)
             reply = [{"role": "assistant", "content": str(action)}]
-            found.append({"prompt": list(messages_of(game, view)), "completion": reply})
+            rows = kinds.setdefault(type(best), []) if len(found) >= count // 2 else found
+            rows.append({"prompt": list(messages_of(game, view)), "completion": reply})
             state = game.step(state, game.parse(turn.action))
+    found += [row for rows in zip_longest(*kinds.values()) for row in rows if row]
+    found = found[:count]
     rng.shuffle(found)
-    return found[:count]
+    return found
 
 
 def warm_up(game: Game, preset: Preset, model, tokenizer, run: Path, seed: int = 0) -> float:

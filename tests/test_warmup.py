@@ -91,6 +91,12 @@ def test_examples_are_the_prompts_of_evaluation_in_games_on_train_seeds_and_no_o
     assert examples(GAME, 20, seed=0) == examples(GAME, 20, seed=0) != examples(GAME, 20, seed=1)
 
 
+def test_half_of_the_examples_are_as_they_come_and_in_the_other_half_rare_kinds_of_action_stand_beside_common_ones():
+    found = examples(Market(), 600, seed=0)
+    said = Counter(row["completion"][0]["content"].partition("(")[0] for row in found)
+    assert len(found) == 600 and 40 < said["build_project"] < 80 < said["accept_trade"] < said["propose_trade"]
+
+
 # what it learns
 
 
