@@ -101,7 +101,7 @@ def test_half_of_the_examples_are_as_they_come_and_in_the_other_half_rare_kinds_
 
 
 def test_only_the_reply_and_its_stop_token_are_learned_though_other_ids_pad_the_batch(tmp_path, monkeypatch):
-    def batches(trainer):
+    def batches(trainer, **resume):
         raise Stop(list(trainer.get_train_dataloader()))
 
     monkeypatch.setattr(warmup.SFTTrainer, "train", batches)
