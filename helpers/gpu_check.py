@@ -104,7 +104,7 @@ def plan(chosen: str, capability: tuple[int, int] | None, random: str) -> list[d
         ]
     dtypes = ["float16"] + ["bfloat16"] * (capability >= (8, 0))
     best = dtypes[-1]
-    plain = {"model": random, "backend": "transformers", "four_bit": False, "accumulate": 1}  # 1: prompts are shared
+    plain = {"model": random, "backend": "transformers", "four_bit": False}
     paths = [{"path": f"transformers {dtype}", "preset": "t4", "overrides": {**plain, "dtype": dtype}} for dtype in dtypes]
     if installed("bitsandbytes"):
         fallback = {"model": random, "dtype": best}

@@ -19,12 +19,11 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from transformers import DynamicCache, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.grpo_trainer import unwrap_model_for_generation
-from trl.trainer.utils import selective_log_softmax_and_entropy
+from trl.trainer.utils import selective_log_softmax_and_entropy, split_tensor_dict
 
 from helpers.checkpoints import from_earlier_sessions, last_checkpoint, step_of
 from helpers.evaluate import steps_done, write_json
@@ -36,7 +35,8 @@ from helpers.presets import Preset
 from helpers.rewards import TERMS, Rubric, judge
 from helpers.rollout import TRAIN, Episode, messages_of, play, settings_of
 from helpers.saving import save_adapter
-from helpers.warmup import arguments, warm_up
+from helpers.trainers import Deadline, arguments, once
+from helpers.warmup import warm_up
 
 ROUNDS = 30  # of games, in which the rows must be found
 ROWS_PER_ROUND = 96  # about how many rows four games give
@@ -146,6 +146,15 @@ class GroupTrainer(GRPOTrainer):
     """TRL's trainer, except that a group's replies also share one reading of their prompt where their log-probabilities are
     computed: they follow it side by side, each blind to the others. The result is TRL's, up to rounding (tested)."""
 
+    def _prepare_inputs(self, generation_batch):
+        """As in TRL 1.14.2, except that replies which are learned from in parts are not shuffled before: groups stay whole."""
+        parts = self.args.steps_per_generation
+        if parts == 1:
+            return super()._prepare_inputs(generation_batch)
+        if self._step % parts == 0:
+            self._buffered_inputs = split_tensor_dict(self._generate_and_score_completions(generation_batch), parts)
+        return self._buffered_inputs[self._step % parts]
+
     def _full_logits_logps(self, model, input_ids, attention_mask, logits_to_keep, compute_entropy=False, **kwargs):
         """(log-probabilities, entropies or None, None) of the last `logits_to_keep` ids of each row, as in TRL 1.14.2."""
         size, kept = self.num_generations, logits_to_keep
@@ -218,43 +227,23 @@ def reward_functions(game: Game, rubric: Rubric) -> list[Callable]:
     return [function(name) for name in rubric.weights]
 
 
-def once(function: Callable, *given):
-    """What function(*given) returns in the main process, in all of them: what writes files must be called once, and what a clock
-    decides must be decided alike."""
-    [result] = broadcast_object_list([function(*given) if PartialState().is_main_process else None])
-    return result
-
-
 class Monitor(TrainerCallback):
-    """Stops a run that cannot learn, with the reason; stops cleanly at the time budget; refreshes the rows, if there are any to
-    refresh; reports."""
+    """Stops a run that cannot learn, with the reason; refreshes the rows, if there are any to refresh; reports."""
 
     PATIENCE = 10  # steps in a row without any difference in reward
     CHECK_AT = 3  # by this step the adapter must have moved
 
-    def __init__(self, rows: Rows | None, started: float, budget_s: float | None, progress: Callable[[list[dict]], None] | None):
-        """started: when the time budget began, by time.monotonic."""
-        self.rows, self.started, self.budget_s, self.progress = rows, started, budget_s, progress
-        self.ties, self.stopped = 0, None
+    def __init__(self, rows: Rows | None, progress: Callable[[list[dict]], None] | None):
+        self.rows, self.progress, self.ties = rows, progress, 0
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
-        self.before = fingerprint(model)
-        self.begun_at, self.begun = state.global_step, time.monotonic()
+        self.before, self.begun_at = fingerprint(model), state.global_step
 
     def on_step_end(self, args, state, control, model=None, **kwargs):
         if state.global_step == self.begun_at + self.CHECK_AT and fingerprint(model) == self.before:
             raise RuntimeError("the adapter has not changed after the first steps: is the learning rate 0, or nothing trainable?")
         if self.rows and state.global_step % self.rows.preset.refresh == 0 and state.global_step < state.max_steps:
             self.rows.fill(state.global_step)
-        if self.budget_s is not None and state.global_step < state.max_steps and once(self.late, state.global_step):
-            self.stopped = f"time budget of {self.budget_s:.0f} s: stopped at step {state.global_step}, run again to resume"
-            control.should_training_stop = control.should_save = True
-
-    def late(self, step: int) -> bool:
-        """Whether one more step would exceed the time budget."""
-        now = time.monotonic()
-        step_s = (now - self.begun) / (step - self.begun_at)
-        return now - self.started + step_s > self.budget_s
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if "reward" not in logs:
@@ -329,7 +318,7 @@ def make_trainer(
     `rollout_func`. Raises RuntimeError when the trainer changed the batch."""
     batch = preset.micro_batch // PartialState().num_processes
     if kind is None:
-        kind = GroupTrainer if preset.shares_prompts else GRPOTrainer
+        kind = GroupTrainer if preset.own_sampling else GRPOTrainer
         rollout_func = partial(sample_groups, batch=preset.batch) if preset.own_sampling else None
     trainer = kind(
         model=model,
@@ -412,7 +401,8 @@ def train(
     A run that was killed or stopped is gone on with from its last checkpoint, and one line says so; a finished one begins
     afresh, or with `resume` is left as it is. budget_s: seconds within which training saves and stops cleanly. save_steps:
     steps between checkpoints (None: a tenth of all, at most 50). Raises ValueError when the folder holds a run with other
-    settings or there is more than one process, PreflightError when the run cannot learn.
+    settings or there is more than one process, PreflightError when the run cannot learn, TimeoutError when the time is over
+    before the warm start is.
     """
     started = time.monotonic()
     if (processes := PartialState().num_processes) > 1:
@@ -430,7 +420,7 @@ def train(
     base, tokenizer = load(preset)
     model = add_adapter(base, preset, seed)
     if preset.warmup_steps:
-        warm_up(game, preset, model, tokenizer, run, seed)
+        warm_up(game, preset, model, tokenizer, run, seed, budget_s)
     generate = generator(model, tokenizer, preset, seed)
     resumed_at = step_of(checkpoint) if checkpoint else None
 
@@ -440,10 +430,10 @@ def train(
     rows = Rows(game, rubric, preset, seed, policy_at, run / "rows.jsonl", resumed_at)
     if not checkpoint:
         preflight(game, preset, rubric, rows.rows, model, tokenizer, generate)
-    monitor = Monitor(rows, started, budget_s, progress)
+    callbacks = [Monitor(rows, progress), Deadline(started, budget_s)]
     args = config(settings(game, preset, rubric, run, seed, steps, save_steps))
-    trainer = make_trainer(model, tokenizer, preset, args, reward_functions(game, rubric), rows.dataset(steps), [monitor])
+    trainer = make_trainer(model, tokenizer, preset, args, reward_functions(game, rubric), rows.dataset(steps), callbacks)
     learn(trainer, preset, run, run / "adapter", checkpoint)
     if not generate([rows.rows[0]["prompt"]])[0].strip():
         raise RuntimeError("the trained model answers with nothing: the run is broken")
-    return Trained(model, tokenizer, trainer.state.log_history, run, monitor.stopped)
+    return Trained(model, tokenizer, trainer.state.log_history, run, callbacks[1].stopped)

@@ -95,7 +95,7 @@ def memory(preset: Preset) -> dict[str, float]:
     shape, b = shape_of(preset.model), BYTES[preset.dtype]
     linear, other = parameters(shape)
     lora = shape.layers * sum(preset.lora_rank * (i + o) for i, o in shape.linear)
-    prompts = preset.prompts if preset.shares_prompts else preset.micro_batch
+    prompts = preset.prompts // preset.accumulate if preset.own_sampling else preset.micro_batch
     learned = prompts * preset.max_prompt_tokens + preset.micro_batch * preset.max_new_tokens
     layer = 4 * (8 * shape.hidden + 5 * shape.heads * shape.head + 4 * shape.inner + 7 * preset.lora_rank)
     kept = layer + shape.layers * shape.hidden * b if preset.checkpointing else shape.layers * layer

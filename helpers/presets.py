@@ -40,8 +40,7 @@ class Preset:
     dtype: of weights and arithmetic; the adapter itself is always float32. float16 and bfloat16 train with automatic mixed
         precision; bfloat16 needs a GPU of compute capability 8.0 (Ampere) or a CPU, float16 any GPU.
     four_bit: keep the frozen weights in 4 bits (NF4); needs bitsandbytes.
-    accumulate: the replies of a step are learned from in so many equal parts. More parts need less memory; with one, the
-        replies of a group also share one reading of their prompt (helpers.grpo.GroupTrainer).
+    accumulate: the replies of a step are learned from in so many equal parts; more parts need less memory.
     checkpointing: compute activations twice instead of keeping them.
     vllm: sample with vLLM; needs bfloat16, and vLLM installed. Off in every preset, and not tried yet.
 
@@ -113,15 +112,9 @@ class Preset:
 
     @property
     def own_sampling(self) -> bool:
-        """Whether replies are sampled, and learned from, the way this project does it; Unsloth and vLLM have their own."""
+        """Whether replies are sampled, and learned from, the way this project does it (helpers.grpo: those of a group share one
+        reading of their prompt); Unsloth and vLLM have their own."""
         return self.backend == "transformers" and not self.vllm
-
-    @property
-    def shares_prompts(self) -> bool:
-        """Whether the replies of a group share one reading of their prompt when they are learned from.
-
-        TRL shuffles the replies of a step before it cuts them into parts, so with several parts groups are not whole."""
-        return self.own_sampling and self.accumulate == 1
 
     @property
     def max_tokens(self) -> int:
@@ -147,7 +140,7 @@ T4 = Preset(
     "t4", QWEN, steps=600, prompts=2, generations=4, learning_rate=5e-5, accumulate=2, dtype="float16", four_bit=True, **GPU
 )
 SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
-SHORT = {"warmup_steps": 600, "steps": 30, "prompts": 8, "generations": 8, "refresh": 10}
+SHORT = {"warmup_steps": 600, "steps": 30, "prompts": 16, "generations": 8, "refresh": 10, "accumulate": 2}
 BF16 = {"dtype": "bfloat16", **GPU}
 RANK_32 = {"lora_rank": 32, "lora_alpha": 64}
 

@@ -28,13 +28,14 @@ from trl.trainer.grpo_trainer import unwrap_model_for_generation
 from helpers.chats import Chat, ChatPlayer, render
 from helpers.game import Game, Seat, replay
 from helpers.games.bargaining import BUYER, SELLER
-from helpers.grpo import Monitor, Trained, begin, config, finite, learn, make_trainer, once, settings
+from helpers.grpo import Monitor, Trained, begin, config, finite, learn, make_trainer, settings
 from helpers.models import add_adapter, generator, load
 from helpers.players import SCRIPTED, scripted
 from helpers.preflight import TIED, PreflightError
 from helpers.presets import Preset
 from helpers.rewards import EPISODE_TERMS, SELF_PLAY, Rubric
 from helpers.rollout import TRAIN, Episode, Player, messages_of, play, settings_of
+from helpers.trainers import Deadline, once
 
 POLICY, BASE = "policy", "base"
 
@@ -332,7 +333,7 @@ def train(
     model = add_adapter(base, preset, seed)
     adapters = add_opponents(model, game, arm)
     seeds = Random(f"self-play/{seed}").sample(TRAIN, steps * preset.prompts // len(arm.trained))
-    rows, monitor = rows_of(game, arm, seeds), Monitor(None, started, budget_s, progress)
+    rows, deadline = rows_of(game, arm, seeds), Deadline(started, budget_s)
     args = config(settings(game, preset, rubric, folder, seed, steps, save_steps) | loss_settings(arm))
     trainer = make_trainer(
         model,
@@ -341,7 +342,7 @@ def train(
         args,
         reward_functions(rubric),
         rows,
-        [monitor],
+        [Monitor(None, progress), deadline],
         kind=partial(EpisodeTrainer, ranks=arm.ranks),
         # Unsloth's own sampling keeps keys and values in its own way.
         rollout_func=partial(play_groups, game=game, arm=arm, preset=preset, adapters=adapters, keep=preset.own_sampling),
@@ -351,7 +352,7 @@ def train(
     learn(trainer, preset, folder, run / "adapters" / arm.name, checkpoint)
     if not generator(model, tokenizer, preset, seed)([rows[0]["prompt"]])[0].strip():
         raise RuntimeError("the trained model answers with nothing: the run is broken")
-    return Trained(model, tokenizer, trainer.state.log_history, folder, monitor.stopped)
+    return Trained(model, tokenizer, trainer.state.log_history, folder, deadline.stopped)
 
 
 def loss_settings(arm: Arm) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import torch
 from datasets import Dataset, disable_progress_bars
@@ -30,32 +29,15 @@ from helpers.players import competent, mixed_player
 from helpers.presets import Preset
 from helpers.rollout import TRAIN, messages_of, play, settings_of
 from helpers.saving import save_adapter
+from helpers.trainers import Deadline, arguments
 
 EXAMPLES, AT_ONCE = 8, 4  # examples a step, and how many of them are read at once
 RATE = 2e-3  # peak learning rate
 POSITIONS = 4  # seen for each one that is learned from
 EXPERT = 0.75  # share of the competent player's actions
+# Fields of a preset that change GRPO only.
+NOT_USED = ("steps", "prompts", "generations", "learning_rate", "refresh", "batch", "temperature", "accumulate", "vllm")
 NOTE = "made_from.json"  # in the warm start's folder; no run's note, or it would be taken for a run
-
-
-def arguments(preset: Preset, seed: int) -> dict[str, Any]:
-    """What every trainer is told: the keywords that depend on the hardware, and quiet ones."""
-    return dict(
-        lr_scheduler_type="cosine",
-        warmup_steps=5,
-        optim="adamw_torch_fused",
-        adam_beta2=0.95,
-        use_cpu=(preset.device, preset.dtype) == ("cpu", "bfloat16"),  # transformers wants it said
-        fp16=preset.dtype == "float16",
-        bf16=preset.dtype == "bfloat16",
-        gradient_checkpointing=preset.checkpointing,
-        seed=seed,
-        data_seed=seed,
-        logging_steps=1,
-        report_to="none",
-        dataloader_pin_memory=False,
-        disable_tqdm=True,
-    )
 
 
 def examples(game: Game, count: int, seed: int) -> list[dict]:
@@ -82,16 +64,18 @@ def examples(game: Game, count: int, seed: int) -> list[dict]:
     return found
 
 
-def warm_up(game: Game, preset: Preset, model, tokenizer, run: Path, seed: int = 0) -> float:
+def warm_up(game: Game, preset: Preset, model, tokenizer, run: Path, seed: int = 0, budget_s: float | None = None) -> float:
     """Trains the adapter of `model` for `preset.warmup_steps` steps and saves it in run/warmup/adapter, or gives it the weights
     of a warm start that was finished before; the seconds that this took. The model is ready to answer afterwards.
 
-    One that was killed, here or in an earlier session on Kaggle, is gone on with from its last checkpoint. Raises ValueError
-    when the run folder holds a warm start with other settings.
+    One that was killed or stopped, here or in an earlier session on Kaggle, is gone on with from its last checkpoint. The folder
+    can be copied to a run with other settings of GRPO. Raises ValueError when it holds a warm start with other settings, and
+    TimeoutError, having saved, before it takes longer than `budget_s` seconds.
     """
     start, folder = time.monotonic(), run / "warmup"
     note, adapter, history = folder / NOTE, folder / "adapter", folder / "history.json"
-    made_from = {"game": game.name, "settings": settings_of(game), "preset": asdict(preset), "seed": seed}
+    used = {name: value for name, value in asdict(preset).items() if name not in NOT_USED}
+    made_from = {"game": game.name, "settings": settings_of(game), "preset": used, "seed": seed}
     if note.exists() and json.loads(note.read_text()) != made_from:
         raise ValueError(f"{folder} holds a warm start with other settings ({note.name}): take those, or another run folder")
     if not note.exists():
@@ -120,11 +104,14 @@ def warm_up(game: Game, preset: Preset, model, tokenizer, run: Path, seed: int =
         **arguments(preset, seed),
     )
     rows = Dataset.from_list(examples(game, preset.warmup_steps * EXAMPLES, seed))
-    trainer = SFTTrainer(model=model, processing_class=tokenizer, args=settings, train_dataset=rows)
+    deadline = Deadline(start, budget_s)
+    trainer = SFTTrainer(model=model, processing_class=tokenizer, args=settings, train_dataset=rows, callbacks=[deadline])
     adapter_in_float32(model)
     trainer.remove_callback(PrinterCallback)
     with compiled(model, preset):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    if deadline.stopped:
+        raise TimeoutError(f"the warm start needs more than its {deadline.stopped}")
     ready(model, preset)
     save_adapter(model, preset, adapter)
     write_json(history, trainer.state.log_history)

@@ -27,7 +27,7 @@ def test_a_t4_checks_every_way_that_is_installed_in_float16_only(monkeypatch):
     paths = gpu_check.plan("t4", (7, 5), "random")
     found = [path["path"] for path in paths]
     assert found == ["transformers float16", "transformers 4-bit float16", "unsloth 4-bit float16", "real model"]
-    assert replace(PRESETS["t4"], **paths[0]["overrides"]).shares_prompts  # its 4-D mask must do in float16 too
+    assert replace(PRESETS["t4"], **paths[0]["overrides"]).own_sampling  # its 4-D mask must do in float16 too
 
 
 def test_a_newer_gpu_checks_bfloat16_too(monkeypatch):

@@ -151,7 +151,7 @@ def test_a_finished_warm_start_is_taken_as_it_is_unless_nobody_knows_what_made_i
     assert_same(weights(folder), first)
     monkeypatch.setattr(warmup, "SFTTrainer", None)
     model, tokenizer = fresh()
-    assert warm_up(GAME, PRESET, model, tokenizer, tmp_path) < took / 2
+    assert warm_up(GAME, replace(PRESET, learning_rate=1, accumulate=2), model, tokenizer, tmp_path) < took / 2  # GRPO's
     trained = {name.replace(".default", ""): p for name, p in model.named_parameters() if p.requires_grad}
     assert_same(first, trained)
     with pytest.raises(ValueError, match="holds a warm start with other settings"):
@@ -227,13 +227,16 @@ def test_grpo_begins_with_the_adapter_of_the_warm_start(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_that_ran_out_of_time_after_its_warm_start_resumes_to_the_end_of_an_undisturbed_one(tmp_path, monkeypatch):
+def test_a_run_out_of_time_in_its_warm_start_and_after_it_resumes_to_the_end_of_an_undisturbed_one(tmp_path, monkeypatch):
     undisturbed, stopped = tmp_path / "undisturbed", tmp_path / "stopped"
     trained(undisturbed)
-    result = trained(stopped, budget_s=0.001)  # the warm start counts too
-    assert "step 1" in result.stopped
+    with pytest.raises(TimeoutError, match=r"needs more than its time budget of 0 s: stopped at step 1, run again"):
+        trained(stopped, budget_s=0)
+    warm_up(GAME, PRESET, *fresh(), stopped)
     monkeypatch.setattr(warmup, "SFTTrainer", None)  # nothing is warmed up again
+    assert "stopped at step 1" in trained(stopped, budget_s=0).stopped
     assert trained(stopped, resume=True).stopped is None
+    assert_same(weights(stopped / "warmup" / "adapter"), weights(undisturbed / "warmup" / "adapter"))
     assert_same(weights(stopped / "adapter"), weights(undisturbed / "adapter"), atol=1e-6)
     ends = [weights(stopped / name) for name in ("warmup/adapter", "adapter")]
     assert any(not torch.equal(tensor, ends[1][name]) for name, tensor in ends[0].items())
