@@ -140,7 +140,7 @@ T4 = Preset(
     "t4", QWEN, steps=600, prompts=2, generations=4, learning_rate=5e-5, accumulate=2, dtype="float16", four_bit=True, **GPU
 )
 SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
-SHORT = {"warmup_steps": 600, "steps": 30, "prompts": 16, "generations": 8, "refresh": 10, "accumulate": 2}
+SHORT = {"warmup_steps": 300, "steps": 30, "prompts": 16, "generations": 8, "refresh": 10, "accumulate": 2}
 BF16 = {"dtype": "bfloat16", **GPU}
 RANK_32 = {"lora_rank": 32, "lora_alpha": 64}
 
