@@ -89,6 +89,7 @@ def test_what_a_users_slot_holds_is_cleaned_when_it_is_filled(tmp_path):
     ("change", "reason"),
     [
         ({"text": ""}, "row 2, text: expected text of 1 to 300"),
+        ({"text": "x" * 301}, "row 2, text: expected text of 1 to 300"),
         ({"text": 4}, "row 2, text: .*got '4'"),
         ({"text": "I am {name}."}, "row 2, text: expected slots among none, got 'name'"),
         ({"category": "sales"}, "row 2, category: .*'billing'.*got 'sales'"),

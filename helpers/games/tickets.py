@@ -113,7 +113,8 @@ def solutions_of(tickets: tuple[Ticket, ...]) -> tuple[str, ...]:
 @cache
 def split(path: str = "") -> dict[str, tuple[Ticket, ...]]:
     """The tickets of train, valid and test ("": the project's own): half, a quarter and a quarter, dealt out in turn after
-    sorting by reason to escalate, difficulty and domain, so that each gets its part of every kind. Raises ValueError for fewer than four."""
+    sorting by reason to escalate, difficulty and domain, so that each gets its part of every kind. Raises
+    ValueError for fewer than four."""
     kinds = sorted(load_tickets(path or BANK), key=lambda each: (each.escalate, each.difficulty, each.category))
     out = {name: tuple(each for at, each in enumerate(kinds) if SPLITS[at % len(SPLITS)] == name) for name in SPLITS}
     if not all(out.values()):
