@@ -147,12 +147,15 @@ class GroupTrainer(GRPOTrainer):
     computed: they follow it side by side, each blind to the others. The result is TRL's, up to rounding (tested)."""
 
     def _prepare_inputs(self, generation_batch):
-        """As in TRL 1.14.2, except that replies which are learned from in parts are not shuffled before: groups stay whole."""
+        """As in TRL 1.14.2, except that replies which are learned from in parts are not shuffled before: groups stay whole. The
+        shuffle is drawn all the same, so that the next step's luck does not depend on the number of parts."""
         parts = self.args.steps_per_generation
         if parts == 1:
             return super()._prepare_inputs(generation_batch)
         if self._step % parts == 0:
-            self._buffered_inputs = split_tensor_dict(self._generate_and_score_completions(generation_batch), parts)
+            scored = self._generate_and_score_completions(generation_batch)
+            torch.randperm(len(scored["completion_ids"]))
+            self._buffered_inputs = split_tensor_dict(scored, parts)
         return self._buffered_inputs[self._step % parts]
 
     def _full_logits_logps(self, model, input_ids, attention_mask, logits_to_keep, compute_entropy=False, **kwargs):
