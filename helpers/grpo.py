@@ -33,7 +33,7 @@ from helpers.players import Model, competent, mixed_player
 from helpers.preflight import PreflightError, preflight
 from helpers.presets import Preset
 from helpers.rewards import TERMS, Rubric, judge
-from helpers.rollout import TRAIN, Episode, messages_of, play, settings_of
+from helpers.rollout import TRAIN, Episode, play, prompts_of, settings_of
 from helpers.saving import save_adapter
 from helpers.trainers import Deadline, arguments, once
 from helpers.warmup import warm_up
@@ -49,14 +49,13 @@ def rows_of(game: Game, rubric: Rubric, episodes: Sequence[Episode]) -> list[Row
     expert, rows = competent(game), []
     for episode in episodes:
         state, actions = game.deal(episode.seed), episode.actions
-        for at, turn in enumerate(episode.turns):
+        for at, (turn, prompt) in enumerate(zip(episode.turns, prompts_of(game, episode), strict=True)):
             view = game.view(state, turn.seat)
             rng = Random(f"{game.name}/{episode.seed}/{at}")
             replies = [str(game.fallback(view)), turn.reply, *{str(expert(view, rng)): None for _ in range(3)}]
             idle, given, *rewards = (rubric.reward(j) for j in judge(game, episode.seed, actions[:at], replies))
             if max(rewards) > min(idle, given):
-                prompt = list(messages_of(game, view))
-                rows.append({"seed": episode.seed, "actions": actions[:at], "seat": turn.seat, "prompt": prompt})
+                rows.append({"seed": episode.seed, "actions": actions[:at], "seat": turn.seat, "prompt": list(prompt)})
             state = game.step(state, game.parse(turn.action))
     return rows
 

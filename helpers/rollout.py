@@ -149,6 +149,17 @@ def play(
     ]
 
 
+def prompts_of(game: Game, episode: Episode) -> list[tuple[dict[str, str], ...]]:
+    """The messages that each turn of an episode replied to, as its player was shown them."""
+    prompts, begun = [], {seat: ({"role": "system", "content": text},) for seat, text in episode.system.items()}
+    for turn in episode.turns:
+        messages = (*begun[turn.seat], {"role": "user", "content": turn.prompt})
+        prompts.append(messages)
+        if game.memory == "chat":
+            begun[turn.seat] = (*messages, {"role": "assistant", "content": turn.reply})
+    return prompts
+
+
 def append(path: Path, episodes: Sequence[Episode]) -> None:
     """Adds episodes to a JSONL file, one whole line each; a torn last line of a killed writer is cut off first."""
     path.parent.mkdir(parents=True, exist_ok=True)

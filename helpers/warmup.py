@@ -27,7 +27,7 @@ from helpers.game import Game
 from helpers.models import adapter_in_float32, ready
 from helpers.players import competent, mixed_player
 from helpers.presets import Preset
-from helpers.rollout import TRAIN, messages_of, play, settings_of
+from helpers.rollout import TRAIN, play, prompts_of, settings_of
 from helpers.saving import save_adapter
 from helpers.trainers import Deadline, arguments
 
@@ -50,13 +50,13 @@ def examples(game: Game, count: int, seed: int) -> list[dict]:
     while sum(map(len, kinds.values())) < POSITIONS * count:
         [episode] = play(game, [rng.choice(TRAIN)], mixed)
         state = game.deal(episode.seed)
-        for turn in episode.turns:
+        for turn, prompt in zip(episode.turns, prompts_of(game, episode), strict=True):
             view = game.view(state, turn.seat)
             best = expert(view, rng)
             action = best if rng.random() < EXPERT else game.sample(view, rng)
             reply = [{"role": "assistant", "content": str(action)}]
             rows = kinds.setdefault(type(best), []) if len(found) >= count // 2 else found
-            rows.append({"prompt": list(messages_of(game, view)), "completion": reply})
+            rows.append({"prompt": list(prompt), "completion": reply})
             state = game.step(state, game.parse(turn.action))
     found += [row for rows in zip_longest(*kinds.values()) for row in rows if row]
     found = found[:count]

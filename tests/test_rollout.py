@@ -15,7 +15,7 @@ from toy import Chatter
 from helpers.games.bargaining import Bargaining
 from helpers.games.market import Market
 from helpers.players import Model, Scripted, random_player, scripted
-from helpers.rollout import TEST, TRAIN, VALID, append, load, messages_of, play, take
+from helpers.rollout import TEST, TRAIN, VALID, append, load, messages_of, play, prompts_of, take
 
 GAME = Market(rounds=3)
 PLAYERS = {
@@ -154,6 +154,19 @@ def test_a_transcript_holds_every_message_and_reply_of_both_chats_once():
         *_, last = [request for request in asked if request.seat == seat]
         turns = [text for turn in episode.turns if turn.seat == seat for text in (turn.prompt, turn.reply)]
         assert [message["content"] for message in last.messages] == [episode.system[seat], *turns[:-1]]
+
+
+@pytest.mark.parametrize(
+    "game, replies",
+    [
+        (GAME, ["pass()", "nonsense", "form_coalition([A, B])"] * 4),
+        (Chatter(rounds=3), ["pass()", "nonsense", "propose_trade(x)"] * 2),
+        (Bargaining(offer_sanity_mult=None), ['hm {"message": "hm", "action": "OFFER", "offer_price": 1}'] * 3 + ["nonsense"]),
+    ],
+)
+def test_the_prompts_of_an_episode_are_those_that_its_players_were_shown(game, replies):
+    asked, episode = said_in_turn(game, replies)
+    assert prompts_of(game, episode) == [request.messages for request in asked] and len(asked) > 1
 
 
 @pytest.mark.parametrize("protocol", ["sequential", "simultaneous"])
