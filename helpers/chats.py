@@ -92,8 +92,7 @@ class Luck(LogitsProcessor):
 
 
 class ChatPlayer:
-    """Answers with `model` and keeps every chat in `chats`, by (episode, seat). A request that opens a chat takes the place of one
-    from an earlier call of `play`.
+    """Answers with `model` and keeps every chat in `chats`, by (episode, seat), until a later call of `play` opens another there.
 
     adapter: which of the model's adapters speaks; None: the base. group: so many neighbouring episodes have one seed, and luck
     that differs; they share one reading of how their chats begin. keep: whether keys and values are kept; if not, every turn
