@@ -58,6 +58,7 @@ def test_each_side_of_an_episode_has_a_row_with_its_own_share_and_the_shares_add
     frame = results(REAL, played)
     assert len(frame) == 2 * len(played)
     assert list(frame.columns[:5]) == ["seed", "cell", "role", "player", "opponent"]
+    assert not [name for name in frame if name.startswith((BUYER, SELLER))]  # the other side's figures are in its own row
     bought, sold = (frame[frame["role"] == role].set_index(["seed", "cell"]) for role in (BUYER, SELLER))
     both = bought.merge(sold, left_on=["seed", "cell", "player", "opponent"], right_on=["seed", "cell", "opponent", "player"])
     assert len(both) == len(played)
