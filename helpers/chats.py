@@ -92,7 +92,7 @@ class Luck(LogitsProcessor):
 
 
 class ChatPlayer:
-    """A player for one call of `play`: answers with `model` and keeps every chat in `chats`, by (episode, seat).
+    """Answers with `model` and keeps every chat in `chats`, by (episode, seat), until a later call of `play` opens another there.
 
     adapter: which of the model's adapters speaks; None: the base. group: so many neighbouring episodes have one seed, and luck
     that differs; they share one reading of how their chats begin. keep: whether keys and values are kept; if not, every turn
@@ -112,7 +112,7 @@ class ChatPlayer:
         chats = []
         for request in requests:
             key = request.episode, request.seat
-            if key in self.chats:
+            if len(request.messages) > 2:  # system, first message, own reply, ...: it goes on
                 self.chats[key].add(self.encode(between(self.tokenizer, request.messages[-1]["content"])), 0)
             else:
                 ids = self.encode(render(self.tokenizer, request.messages))

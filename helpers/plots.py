@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from helpers.evaluate import ORDER, interval
 from helpers.game import Game, replay
 from helpers.rollout import Episode
+from helpers.surplus import PricePath
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 SKY, PURPLE, YELLOW, GREY = "#56B4E9", "#CC79A7", "#F0E442", "#999999"
@@ -207,6 +208,109 @@ def kinds_of_action(game: Game, rows: Mapping[str, Sequence[Episode]], ax: Axes 
     _players(ax, names)
     ax.set(title="Kinds of action", xlabel="share of turns (%)", xlim=(0, 100))
     _legend_below(ax, ncols=4)
+    return ax
+
+
+def split(rows: Mapping[tuple[str, str], Mapping[str, Mapping[str, float]]], metric: str, ax: Axes | None = None) -> Axes:
+    """A metric in groups of bars with 95 % intervals. `rows`: {(group, part): figures}, as `tournament.summary` gives them by two
+    columns: for how the surplus is split in each cell, by ("cell", "role") and "own share"."""
+    ax = _axes(ax)
+    groups, parts = ([*dict.fromkeys(key[i] for key in rows)] for i in (0, 1))
+    width = 0.8 / len(parts)
+    for number, (part, colour) in enumerate(zip(parts, COLOURS, strict=False)):
+        there = [at for at, group in enumerate(groups) if (group, part) in rows]
+        found = [rows[groups[at], part][metric] for at in there]
+        values, places = [x["value"] for x in found], [at + (number + 0.5) * width - 0.4 for at in there]
+        reach = np.hstack([_reach(x["value"], x["low"], x["high"]) for x in found])
+        ax.bar(places, values, 0.94 * width, color=colour, alpha=0.8, label=part)
+        ax.errorbar(places, values, yerr=reach, fmt="none", ecolor="black", capsize=4)
+        for place, x in zip(places, found, strict=True):  # beyond the whisker, away from 0
+            up = x["value"] >= 0
+            ax.annotate(
+                f"{x['value']:z.2f}",
+                (place, x["high"] if up else x["low"]),
+                xytext=(0, 3 if up else -3),
+                textcoords="offset points",
+                ha="center",
+                va="bottom" if up else "top",
+                fontsize=9,
+            )
+    ax.axhline(0, color="black", linewidth=0.8)
+    ax.margins(y=0.12)
+    ax.set_xticks(range(len(groups)), groups)
+    n = max(found[metric]["n"] for found in rows.values())
+    ax.set(title=f"{metric.capitalize()} with 95 % intervals ({n} seeds)", ylabel=f"mean {metric}")
+    ax.grid(axis="y", alpha=0.3)
+    ax.set_axisbelow(True)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), frameon=False, ncols=len(parts))
+    return ax
+
+
+def trade_off(rows: Mapping[str, Mapping[str, Mapping[str, float]]], x: str, y: str, ax: Axes | None = None) -> Axes:
+    """Two metrics of each player against each other, with 95 % intervals on both axes. `rows`: {player: figures}; players for
+    which one of the two does not exist are named below the title instead."""
+    ax = _axes(ax)
+    shown = [name for name in _ordered(rows) if {x, y} <= rows[name].keys()]
+    colours = dict(
+        zip([name for name in shown if name not in ROWS], (PURPLE, VERMILION, ORANGE, GREEN, SKY, YELLOW), strict=False)
+    )
+    for name, marker in zip(shown, MARKERS * len(shown), strict=False):
+        across, up = rows[name][x], rows[name][y]
+        ax.errorbar(
+            across["value"],
+            up["value"],
+            xerr=_reach(across["value"], across["low"], across["high"]),
+            yerr=_reach(up["value"], up["low"], up["high"]),
+            fmt=marker,
+            ms=8,
+            capsize=4,
+            color={**colours, **ROWS}.get(name, "black"),
+            label=name,
+        )
+    counts = sorted({rows[name][metric]["n"] for name in shown for metric in (x, y)}) or [0]
+    n = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+    missing = [name for name in _ordered(rows) if name not in shown]
+    absent = f"\nnothing to measure: {', '.join(missing)}" if missing else ""
+    ax.set(title=f"{y.capitalize()} against {x}, 95 % intervals ({n} seeds){absent}", xlabel=f"mean {x}", ylabel=f"mean {y}")
+    ax.grid(alpha=0.3)
+    if shown:
+        _legend_below(ax, ncols=4)
+    return ax
+
+
+def price_path(path: PricePath, ax: Axes | None = None) -> Axes:
+    """The offers of one episode, both limits with the zone of agreement between them, the Nash price and how it ended. A line to
+    the right of an offer: it stands until the other side has answered."""
+    ax = _axes(ax)
+    low, high = sorted(path.limits.values())
+    turns = range(1, len(path.moves) + 1)
+    when = list(turns) if path.standing else [(turn + 1) // 2 for turn in turns]
+    end = when[-1] + 0.6
+    ax.axhspan(low, high, color=GREEN, alpha=0.1, label="zone of agreement")
+    ax.axhline(path.nash, color="black", linestyle=":", linewidth=1.5, label=f"Nash price {path.nash:.2f}")
+    for (seat, limit), colour, marker in zip(path.limits.items(), COLOURS, MARKERS, strict=False):
+        ax.axhline(limit, color=colour, linestyle="--", linewidth=1.5, label=f"{seat}'s limit {limit:.2f}")
+        offers = [(at, price) for at, (who, price) in zip(when, path.moves, strict=True) if who == seat and price is not None]
+        label = f"{seat} offers ({path.players[seat]})"
+        ax.plot(*zip(*offers, strict=True) if offers else ([], []), marker, color=colour, ms=9, label=label, zorder=3)
+        for at, price in offers if path.standing else ():
+            ax.plot([at, min(at + 1, end)], [price] * 2, color=colour, linewidth=2, alpha=0.6)
+    if path.price is not None:
+        ax.plot(when[-1], path.price, "*", color="black", ms=15, label=f"deal at {path.price:.2f}", zorder=4)
+        ending = f"deal at {path.price:.2f}"
+    else:
+        ending = f"the {path.left} walks away" if path.left else "time runs out without a deal"
+        ax.axvline(when[-1], color=VERMILION, linewidth=1.5, label=ending)
+    ax.set(
+        title=f"Episode of seed {path.seed}: {ending}",
+        xlabel="turn" if path.standing else "round",
+        ylabel="price",
+        xlim=(0.4, end),
+    )
+    ax.margins(y=0.08)
+    ax.set_xticks(range(1, when[-1] + 1))
+    ax.grid(axis="y", alpha=0.3)
+    _legend_below(ax, ncols=3)
     return ax
 
 

@@ -9,6 +9,7 @@ player.
 
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -22,6 +23,7 @@ from accelerate import PartialState
 from accelerate.utils import gather
 from datasets import Dataset
 from scipy.stats import rankdata
+from transformers import TrainerCallback
 from trl import GRPOTrainer
 from trl.trainer.grpo_trainer import unwrap_model_for_generation
 
@@ -29,6 +31,7 @@ from helpers.chats import Chat, ChatPlayer, render
 from helpers.game import Game, Seat, replay
 from helpers.games.bargaining import BUYER, SELLER
 from helpers.grpo import Monitor, Trained, begin, config, finite, learn, make_trainer, settings
+from helpers.guards import GUARDS
 from helpers.models import add_adapter, generator, load
 from helpers.players import SCRIPTED, scripted
 from helpers.preflight import TIED, PreflightError
@@ -265,6 +268,20 @@ class EpisodeTrainer(GRPOTrainer):
             shutil.rmtree(Path(output_dir) / name)
 
 
+class Guard(TrainerCallback):
+    """Warns, once of each thing, of what the game's guard finds in the log."""
+
+    def __init__(self, game: Game, trained: Sequence[Seat]):
+        self.find, self.trained, self.told = GUARDS.get(game.name), trained, set()
+
+    def on_log(self, args, state, control, **kwargs):
+        if self.find and state.is_world_process_zero:
+            for what, warning in self.find(state.log_history, self.trained).items():
+                if what not in self.told:
+                    self.told.add(what)
+                    warnings.warn(f"step {state.global_step}: {warning}", stacklevel=2)
+
+
 def preflight(rubric: Rubric, preset: Preset, rows: Dataset, trainer: GRPOTrainer) -> None:
     """Plays one step's episodes. Raises PreflightError when nothing could be learned from them, or prompts are too long."""
     prompts = [prompt for prompt in rows[: preset.prompts]["prompt"] for _ in range(preset.generations)]
@@ -342,7 +359,7 @@ def train(
         args,
         reward_functions(rubric),
         rows,
-        [Monitor(None, progress), deadline],
+        [Monitor(None, progress), Guard(game, arm.trained), deadline],
         kind=partial(EpisodeTrainer, ranks=arm.ranks),
         # Unsloth's own sampling keeps keys and values in its own way.
         rollout_func=partial(play_groups, game=game, arm=arm, preset=preset, adapters=adapters, keep=preset.own_sampling),

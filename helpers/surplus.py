@@ -5,12 +5,13 @@ ones and mean nothing alone: a side that refuses all but its best deals raises i
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 
 from helpers.evaluate import Interval, interval
-from helpers.game import replay
-from helpers.games.bargaining import BUYER, SELLER, Bargaining, rounds_used, shares, surplus
+from helpers.game import Seat, replay
+from helpers.games.bargaining import BUYER, NO_DEAL, OFFER, SELLER, Bargaining, rounds_used, shares, surplus
 from helpers.honesty import claims
 from helpers.rollout import Episode
 
@@ -77,3 +78,33 @@ def intervals(frame: pd.DataFrame) -> dict[str, Interval]:
         if there["seed"].nunique() > 1:
             out[name] = interval(there[name], there["seed"])
     return out
+
+
+@dataclass(frozen=True)
+class PricePath:
+    """The prices of one episode, for a plot. moves: (seat, price) of each action in order, price None where it is no OFFER.
+    standing: whether an offer stands until the other side has answered (sequential), or two are made at once."""
+
+    seed: int
+    players: dict[Seat, str]
+    limits: dict[Seat, float]
+    nash: float
+    moves: tuple[tuple[Seat, float | None], ...]
+    standing: bool
+    price: float | None  # of the deal
+    left: Seat | None  # who walked away
+
+
+def price_path(game: Bargaining, episode: Episode) -> PricePath:
+    state = replay(game, episode.seed, episode.actions)
+    seats = [turn.seat for turn in episode.turns]
+    return PricePath(
+        episode.seed,
+        episode.players,
+        dict(zip(game.seats, state.limits, strict=True)),
+        sum(state.limits) / 2,
+        tuple(zip(seats, [action.price if action.kind == OFFER else None for action in state.actions], strict=True)),
+        game.protocol == "sequential",
+        state.price,
+        seats[-1] if state.actions[-1].kind == NO_DEAL else None,
+    )

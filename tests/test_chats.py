@@ -200,6 +200,16 @@ def test_the_player_says_what_evaluation_hears_from_the_same_model(tiny):
     assert play(GAME, seeds, mixed) == play(GAME, seeds, plain)
 
 
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_second_play_begins_new_chats_and_is_that_of_a_new_player(keep, tiny):
+    player = ChatPlayer("policy", *tiny, replace(TINY, temperature=1.0), keep=keep)
+    play(GAME, range(4), both(player))
+    second = play(GAME, range(4, 7), both(player))
+    anew = ChatPlayer("policy", *tiny, replace(TINY, temperature=1.0), keep=keep)
+    assert second == play(GAME, range(4, 7), both(anew))
+    assert all(player.chats[key].ids == chat.ids for key, chat in anew.chats.items())
+
+
 def test_a_chats_ids_spell_the_messages_that_evaluation_shows(tiny):
     _, tokenizer = tiny
     player = ChatPlayer("policy", *tiny, replace(TINY, temperature=1.0))

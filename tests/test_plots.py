@@ -12,6 +12,7 @@ from helpers import GAMES, plots  # noqa: E402
 from helpers.evaluate import figures, outcomes  # noqa: E402
 from helpers.players import random_player, scripted  # noqa: E402
 from helpers.rollout import TEST, play  # noqa: E402
+from helpers.surplus import PricePath  # noqa: E402
 
 MARKET = GAMES["market"]
 
@@ -125,6 +126,94 @@ def test_kinds_of_action_add_up_to_all_turns(episodes):
     assert players(ax) == ["random", "greedy"]
 
 
+def figure(value, reach=0.1, n=9):
+    return {"value": value, "low": value - reach, "high": value + reach, "n": n}
+
+
+CELLS = {
+    ("full", "buyer"): {"own share": figure(0.4)},
+    ("full", "seller"): {"own share": figure(-0.2)},
+    ("unaware", "seller"): {"own share": figure(0.6)},
+}
+POINTS = {
+    "always-split": {"own share": figure(0.5), "deal rate": figure(0.8, 0.05, n=7)},
+    "random": {"own share": figure(0.1, 0.2), "deal rate": figure(0.6)},
+    "mute": {"own share": figure(0.3)},
+}
+PATH = PricePath(
+    3,
+    {"buyer": "linear", "seller": "hardball"},
+    {"buyer": 100.0, "seller": 60.0},
+    80.0,
+    (("seller", 95.0), ("buyer", 65.0), ("seller", 90.0), ("buyer", None)),
+    True,
+    90.0,
+    None,
+)
+
+
+def test_a_split_has_a_bar_for_each_part_of_each_group_at_its_value_with_its_interval():
+    ax = plots.split(CELLS, "own share")
+    bars = {b.get_label(): b.patches for b in ax.containers if hasattr(b, "patches") and b.patches}
+    assert {part: [bar.get_height() for bar in found] for part, found in bars.items()} == {"buyer": [0.4], "seller": [-0.2, 0.6]}
+    places = {part: [bar.get_x() + bar.get_width() / 2 for bar in found] for part, found in bars.items()}
+    assert places == {"buyer": [pytest.approx(-0.2)], "seller": [pytest.approx(0.2), pytest.approx(1.2)]}
+    whiskers = [segment[:, 1].tolist() for lines in ax.collections for segment in lines.get_segments()]
+    assert whiskers == [pytest.approx([0.3, 0.5]), pytest.approx([-0.3, -0.1]), pytest.approx([0.5, 0.7])]
+    assert texts(ax) == ["0.40", "-0.20", "0.60"] and legend(ax) == ["buyer", "seller"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["full", "unaware"]
+    assert "9 seeds" in ax.get_title() and "95 %" in ax.get_title()
+
+
+def test_a_trade_off_has_intervals_on_both_axes_and_names_who_cannot_be_shown():
+    ax = plots.trade_off(POINTS, "own share", "deal rate")
+    found = {c.get_label(): c.lines for c in ax.containers}
+    assert list(found) == ["random", "always-split"] == legend(ax)
+    dot, _, bars = found["always-split"]
+    assert (dot.get_xdata()[0], dot.get_ydata()[0]) == (0.5, 0.8)
+    across, up = (line.get_segments()[0] for line in bars)
+    assert across[:, 0].tolist() == pytest.approx([0.4, 0.6]) and up[:, 1].tolist() == pytest.approx([0.75, 0.85])
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("mean own share", "mean deal rate")
+    assert "7 to 9 seeds" in ax.get_title() and ax.get_title().endswith("nothing to measure: mute")
+
+
+def test_a_trade_off_of_nobody_says_so_and_draws_nothing():
+    ax = plots.trade_off({"mute": POINTS["mute"]}, "own share", "deal rate")
+    assert not ax.containers and ax.get_title().endswith("nothing to measure: mute")
+
+
+def test_a_price_path_shows_limits_nash_price_offers_and_how_long_they_stand():
+    ax = plots.price_path(PATH)
+    lines = {line.get_label(): line for line in ax.lines}
+    assert lines["seller offers (hardball)"].get_xydata().tolist() == [[1, 95], [3, 90]]
+    assert lines["buyer offers (linear)"].get_xydata().tolist() == [[2, 65]]
+    assert lines["deal at 90.00"].get_xydata().tolist() == [[4, 90]]
+    for label, price in (("buyer's limit 100.00", 100), ("seller's limit 60.00", 60), ("Nash price 80.00", 80)):
+        assert list(lines[label].get_ydata()) == [price, price]
+    standing = sorted(line.get_xydata().tolist() for line in ax.lines if line.get_label().startswith("_"))
+    assert standing == [[[1, 95], [2, 95]], [[2, 65], [3, 65]], [[3, 90], [4, 90]]]
+    assert "seed 3: deal at 90.00" in ax.get_title() and ax.get_xlabel() == "turn"
+
+
+def test_a_price_path_says_who_walked_away_or_that_time_ran_out():
+    ax = plots.price_path(replace(PATH, price=None, left="buyer"))
+    assert "the buyer walks away" in ax.get_title() and "the buyer walks away" in legend(ax)
+    assert "without a deal" in plots.price_path(replace(PATH, price=None)).get_title()
+
+
+def test_offers_made_at_once_share_a_round_and_none_stands():
+    ax = plots.price_path(replace(PATH, standing=False))
+    lines = {line.get_label(): line for line in ax.lines}
+    assert lines["seller offers (hardball)"].get_xydata().tolist() == [[1, 95], [2, 90]]
+    assert lines["buyer offers (linear)"].get_xydata().tolist() == [[1, 65]]
+    assert ax.get_xlabel() == "round" and not [label for label in lines if label.startswith("_")]
+
+
+def test_a_side_that_never_offers_leaves_the_plot_whole():
+    ax = plots.price_path(replace(PATH, moves=(("seller", None),), price=None, left="seller"))
+    assert {"buyer offers (linear)", "seller offers (hardball)"} <= set(legend(ax))
+
+
 def test_reward_bars_end_with_the_total():
     ax = plots.reward_bars({"form": -0.25, "own": 1.0}, "A reply")
     assert [bar.get_width() for bar in ax.patches] == [-0.25, 1.0, 0.75]
@@ -141,6 +230,9 @@ def test_every_plot_draws_on_the_axes_it_is_given_and_returns_them(episodes, row
         plots.trade_network: (MARKET, episodes["greedy"]),
         plots.timeline: (MARKET, episodes["greedy"][0]),
         plots.kinds_of_action: (MARKET, episodes),
+        plots.split: (CELLS, "own share"),
+        plots.trade_off: (POINTS, "own share", "deal rate"),
+        plots.price_path: (PATH,),
         plots.reward_bars: ({"own": 1.0},),
     }
     for plot, arguments in calls.items():

@@ -2,6 +2,7 @@
 wrote is learned from. On a toy game, in which passing pays."""
 
 import json
+import warnings
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from helpers.chats import ChatPlayer
 from helpers.games.bargaining import Bargaining
 from helpers.games.market import Market
 from helpers.grpo import config, settings
+from helpers.guards import GUARDS
 from helpers.models import load
 from helpers.players import SCRIPTED, Scripted
 from helpers.preflight import PreflightError
@@ -398,6 +400,21 @@ def preflighted(adapted, rubric=SELF_PLAY, arm=BOTH, **changed):
     out, _ = trajectories(adapted, arm, TRAIN[:2])
     trainer = SimpleNamespace(rollout_func=lambda prompts, trainer: out)
     selfplay.preflight(rubric, replace(TINY, **changed), selfplay.rows_of(GAME, arm, TRAIN[:2]), trainer)
+
+
+def test_what_the_games_guard_finds_in_the_log_is_warned_of_once(monkeypatch, tmp_path):
+    asked = []
+
+    def find(history, trained):
+        asked.append((len([entry for entry in history if "quits" in entry]), trained))
+        return {"many": f"{len(history)} entries"} if len(history) > 1 else {}
+
+    monkeypatch.setitem(GUARDS, GAME.name, find)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        trained(tmp_path, ONE, steps=3)
+    assert [str(w.message) for w in told if "entries" in str(w.message)] == ["step 2: 2 entries"]
+    assert asked[:3] == [(1, ("A",)), (2, ("A",)), (3, ("A",))]
 
 
 def test_a_run_that_cannot_learn_is_refused_with_the_reason(adapted, monkeypatch, tmp_path):

@@ -8,7 +8,7 @@ from helpers.games.bargaining import BUYER, SELLER, Action, Bargaining, State
 from helpers.games.scenarios import Scenario
 from helpers.players import Scripted
 from helpers.rollout import play
-from helpers.surplus import GIVEN_A_DEAL, bargains, honesty, intervals
+from helpers.surplus import GIVEN_A_DEAL, bargains, honesty, intervals, price_path
 
 LAMP = Scenario("desk lamp", "A jointed lamp.", "You read a lot.", "You have two.", (40.0, 80.0), (80.0, 120.0))
 
@@ -71,3 +71,23 @@ def test_honesty_is_measured_claim_by_claim_and_silence_gives_no_row():
     assert intervals(honesty(GAME, at(70.0, message="My limit is 80.")))["bluff size"].value == 0.5  # 20 of 40
     true = honesty(GAME, at(70.0, message="My limit is 100."))
     assert list(true["false claims"]) == [0, 0] and true["bluff size"].isna().all()
+
+
+def test_a_price_path_holds_offers_limits_and_the_end_and_a_deal_that_names_its_price_is_no_offer():
+    buyer = Scripted("offers", lambda view, rng: Action("OFFER", 70.0))
+    seller = Scripted("answers", lambda view, rng: Action("DEAL", 70.0) if view.round == 2 else Action("OFFER", 95.0))
+    path = price_path(GAME, play(GAME, [4], {BUYER: buyer, SELLER: seller})[0])
+    assert path.moves == ((BUYER, 70.0), (SELLER, 95.0), (BUYER, 70.0), (SELLER, None))
+    assert (path.seed, path.limits, path.nash, path.price) == (4, {BUYER: 100.0, SELLER: 60.0}, 80.0, 70.0)
+    assert (path.players, path.standing, path.left) == ({BUYER: "offers", SELLER: "answers"}, True, None)
+    walked = price_path(GAME, at(70.0, accepted=False)[0])
+    assert (walked.price, walked.left) == (None, SELLER)
+
+
+def test_the_price_path_of_a_simultaneous_game_has_the_midpoint_as_its_price_and_no_standing_offer():
+    game = Fixed(protocol="simultaneous")
+    same = Scripted("same", lambda view, rng: Action("OFFER", 90.0 if view.seat == BUYER else 70.0))
+    path = price_path(game, play(game, [0], {BUYER: same, SELLER: same})[0])
+    assert (path.moves, path.price, path.standing) == (((BUYER, 90.0), (SELLER, 70.0)), 80.0, False)
+    stubborn = Scripted("stubborn", lambda view, rng: Action("OFFER", 61.0 if view.seat == BUYER else 99.0))
+    assert price_path(game, play(game, [0], {BUYER: stubborn, SELLER: stubborn})[0]).left is None
