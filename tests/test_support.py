@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_games import PLAYTHROUGHS, playthrough
 
 from helpers.game import IllegalAction, ParseError, replay
 from helpers.games.scenarios import clean
@@ -20,12 +21,13 @@ from helpers.games.support import (
     State,
     Support,
     award,
+    calibration,
     right_decision,
     success,
     timed_out,
 )
 from helpers.games.tickets import DOMAINS, MAX_TEXT, Ticket, split
-from helpers.players import random_player
+from helpers.players import SCRIPTED, random_player, scripted
 from helpers.replies import read
 from helpers.rollout import TEST, TRAIN, VALID, kind, play, take
 
@@ -176,6 +178,68 @@ def test_random_play_is_legal_uses_both_rounds_and_rarely_succeeds():
             assert isinstance(hash(GAME.view(state, GAME.turn(state))), int)
             low, high = GAME.payoff_range
             assert all(low <= value <= high for value in GAME.attainable(state).values())
+
+
+# --- scripted players
+
+PLAYERS = SCRIPTED["support"]
+
+
+def everywhere(name, seeds=range(200)):
+    return play(GAME, seeds, dict.fromkeys(GAME.seats, scripted(GAME, name)))
+
+
+@pytest.mark.parametrize("name", PLAYERS)
+def test_a_scripted_player_is_always_legal_in_every_seat_and_among_random_ones(name):
+    for seat in GAME.seats:
+        seated = dict.fromkeys(GAME.seats, random_player(GAME)) | {seat: scripted(GAME, name)}
+        for episode in play(GAME, range(30), seated):
+            assert not any(turn.error for turn in episode.turns)
+
+
+def test_the_keyword_player_solves_most_easy_tickets_and_fewer_hard_ones():
+    paid = {level: [] for level in ("easy", "hard")}
+    for episode in everywhere("keyword", TEST[:200]):
+        paid[GAME.deal(episode.seed).ticket.difficulty].append(episode.payoffs[MANAGER])
+    easy, hard = (sum(paid[level]) / len(paid[level]) for level in ("easy", "hard"))
+    assert easy > 0.6 and hard < easy
+
+
+def test_the_honest_bid_is_how_often_such_a_ticket_is_the_specialists_own_and_grows_with_its_words():
+    found = calibration()
+    assert all(0 <= own <= 1 for own in found.values()) and found[0.0] < 0.2 < 0.8 < found[1.0]
+    view = GAME.view(OPENING, "billing")
+    assert PLAYERS["honest-uncertain"](view, Random(0)) == Bid(round(found[1.0], 2))
+
+
+def test_the_confident_player_bids_1_on_everything_so_that_every_award_is_by_lot():
+    episodes = everywhere("always-confident", range(20))
+    assert all(GAME.parse(turn.action) == Bid(1.0) for episode in episodes for turn in episode.turns[:3])
+    assert all(" by lot" in episode.turns[4].prompt for episode in episodes)
+
+
+def test_the_managers_of_one_word_say_it_and_the_keyword_manager_escalates_by_the_words_of_the_ticket():
+    for name, word in (("approve-all", "approve"), ("escalate-all", "escalate")):
+        assert all(GAME.parse(e.turns[-1].action).decision == word for e in everywhere(name, range(20)))
+    for text, word in (("Refund me.", "approve"), ("My lawyer wants a refund.", "escalate"), ("Refund $1,240.", "escalate")):
+        state = after(*OURS, REFUND, start=replace(OPENING, text=text))
+        assert PLAYERS["keyword"](GAME.view(state, MANAGER), Random(0)).decision == word
+
+
+def test_the_keyword_manager_asks_for_a_rebid_once_where_the_work_is_of_another_category():
+    state = after(*bids(1, 0, 0), Execute("technical", "update_app"))
+    assert PLAYERS["keyword"](GAME.view(state, MANAGER), Random(0)) == REBID
+    state = after(REBID, *bids(1, 0, 0), Execute("technical", "update_app"), start=state)
+    assert PLAYERS["keyword"](GAME.view(state, MANAGER), Random(0)) == APPROVE
+
+
+@pytest.mark.parametrize("seed", [3, 8])
+def test_the_golden_playthrough_is_unchanged(seed, regenerate):
+    path = PLAYTHROUGHS / f"support-{seed}.txt"
+    text = playthrough(GAME, seed)
+    if regenerate:
+        path.write_text(text, encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == text, "the rules or texts changed; if meant, run pytest --regenerate-playthroughs"
 
 
 # --- what a seat knows

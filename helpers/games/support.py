@@ -9,8 +9,9 @@ right solution and, by the ticket, approve or escalate; an unusable reply bids 0
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from random import Random
 
 from helpers.game import IllegalAction, ParseError, Seat
@@ -339,3 +340,107 @@ def words(data: dict, key: str) -> str:
     if not isinstance(value, str | None):
         raise ParseError(f"expected {key} to be text in quotes, got {shown(value)}")
     return clean(value or "", MAX_WORDS)
+
+
+# --- scripted players: (view, rng) -> action, for any seat
+
+STEMS = {  # of each category and solution of the project's own tickets: beginnings of words that speak for it
+    "technical": {
+        "update_app": ("crash", "freez", "quit", "close", "version", "build"),
+        "restart_service": ("server", "down", "unavailable", "timeout", "outage", "500", "502", "503"),
+        "raise_rate_limit": ("429", "rate", "throttl", "quota", "limit"),
+        "renew_api_key": ("key", "token", "401", "unauthorized"),
+        "resync_data": ("sync", "merge", "missing", "devices", "laptop", "notes", "changes"),
+    },
+    "billing": {
+        "issue_refund": ("refund", "back", "return"),
+        "reverse_duplicate": ("twice", "double", "two", "duplicate", "both"),
+        "cancel_subscription": ("cancel", "end", "stop", "subscription", "renew"),
+        "change_plan": ("plan", "cheaper", "yearly", "monthly", "seat", "switch"),
+        "update_payment": ("card", "expired", "declined", "payment", "bank"),
+    },
+    "account": {
+        "reset_2fa": ("code", "two-factor", "2fa", "authenticator", "backup", "phone"),
+        "reset_password": ("password", "forgot", "forgotten", "reset"),
+        "unlock_account": ("lock", "unlock", "blocked", "attempts", "suspended"),
+        "change_email": ("e-mail", "email", "address", "mail"),
+        "end_sessions": ("signed", "session", "stolen", "lost", "someone", "stranger", "library"),
+    },
+}
+ALARMS = ("lawyer", "court", "legal", "sue", "attorney", "third", "three times", "three messages", "other customers", "strangers")
+
+
+def hits(view: View) -> dict[tuple[str, str], int]:
+    """{(category, solution): words of the ticket that speak for it}, for the solutions of STEMS that are on the closed list."""
+    text = [word.strip(".,;:!?()'") for word in view.text.lower().split()]
+    return {
+        (category, solution): sum(word.startswith(stems) for word in text)
+        for category, known in STEMS.items()
+        for solution, stems in known.items()
+        if solution in view.solutions
+    }
+
+
+def guess(view: View) -> tuple[str, str]:
+    """Category and solution that most words speak for; (NONE, NONE) if none does."""
+    found = hits(view)
+    best = max(found, key=found.get, default=(NONE, NONE))
+    return best if found.get(best) else (NONE, NONE)
+
+
+def share(view: View) -> float:
+    """The share of the counted words that speak for this seat's category, 0..1; a third if no word counts."""
+    found = hits(view)
+    mine = sum(n for (category, _), n in found.items() if category == view.seat)
+    return mine / sum(found.values()) if any(found.values()) else 1 / len(DOMAINS)
+
+
+def alarming(text: str) -> bool:
+    """Is there a word of a reason to escalate, or a sum with a thousands separator?"""
+    return any(word in text.lower() for word in ALARMS) or any(
+        a.isdigit() and b == "," and c.isdigit() for a, b, c in zip(text, text[1:], text[2:], strict=False)
+    )
+
+
+def judged(view: View) -> str:
+    """Escalates by words; asks once for a rebid where words speak for another category than the one worked on."""
+    category, works = guess(view)[0], [event.what.category for event in view.events if isinstance(event.what, Execute)]
+    if view.round < ROUNDS and works and works[-1] != category and category != NONE:
+        return REBID
+    return ESCALATE if alarming(view.text) else APPROVE
+
+
+@dataclass(frozen=True)
+class Keyword:
+    """Counts words. confidence: what a specialist bids, from its view (default: the share of the words that are its own).
+    decision: what the manager always says; "": as the words say."""
+
+    confidence: Callable[[View], float] = share
+    decision: str = ""
+
+    def __call__(self, view: View, rng: Random) -> Action:
+        if view.seat == MANAGER:
+            return Evaluate(self.decision or judged(view))
+        return Execute(*guess(view)) if view.asked == "execute" else Bid(round(self.confidence(view), 2))
+
+
+def sure(view: View) -> float:
+    """Always confident: 1 on every ticket."""
+    return 1.0
+
+
+@cache
+def calibration() -> dict[float, float]:
+    """{share of the words that are a specialist's own, in fifths: how often the ticket is its own}, over the train templates."""
+    found: dict[float, list[bool]] = {}
+    for each in split()["train"]:
+        for seat in DOMAINS:
+            view = View(seat, 1, "bid", each.filled(Random(each.id)), solutions_of(load_tickets(BANK)), ())
+            found.setdefault(round(share(view) * 5) / 5, []).append(seat == each.category)
+    return {level: sum(own) / len(own) for level, own in found.items()}
+
+
+def honest(view: View) -> float:
+    """Honest and uncertain: how often a ticket with such words is this specialist's; a share never seen counts as it is."""
+    level = round(share(view) * 5) / 5
+    return calibration().get(level, level)
