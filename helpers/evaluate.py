@@ -22,6 +22,8 @@ from helpers.rollout import Episode
 # Of rows in every table; the optimum comes last.
 ORDER = ("random", "always-accept", "untrained base", "warm start", "trained", "greedy")
 
+BOOTSTRAPS = 9999  # resamples of a ratio, as many as scipy draws
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -71,6 +73,20 @@ def interval(values: Sequence[float], seeds: Sequence[int] | None = None) -> Int
     seed are averaged first. Raises ValueError with fewer than two seeds."""
     values = pd.Series(np.asarray(values, dtype=float))
     return _bootstrap(np.mean, values if seeds is None else values.groupby(np.asarray(seeds)).mean())
+
+
+def ratio(over: Sequence[float], under: Sequence[float], clusters: Sequence[int]) -> Interval:
+    """Sum of `over` / sum of `under` (at least 0) with its interval: values of one cluster are summed, and whole clusters
+    resampled, both sums together. Resamples without any `under` are left out. Raises ValueError with fewer than two clusters,
+    or if all of `under` is 0."""
+    keys = np.asarray(clusters)
+    over, under = (pd.Series(np.asarray(values, dtype=float)).groupby(keys).sum() for values in (over, under))
+    if len(over) < 2 or not under.sum():
+        raise ValueError(f"expected at least 2 clusters and something to divide by, got {len(over)} and {under.sum():g}")
+    draws = np.random.default_rng(0).integers(len(over), size=(BOOTSTRAPS, len(over)))
+    tops, bottoms = (values.to_numpy()[draws].sum(axis=1) for values in (over, under))
+    low, high = np.percentile(tops[bottoms > 0] / bottoms[bottoms > 0], [2.5, 97.5])
+    return Interval(float(over.sum() / under.sum()), float(low), float(high), len(over))
 
 
 def compare(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> Comparison:

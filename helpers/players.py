@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from helpers.game import Game
 from helpers.games.bargaining import Concession, always_split, hardball, tit_for_tat
 from helpers.games.market import AcceptTrade, Greedy, Pass, RejectTrade
+from helpers.games.support import APPROVE, ESCALATE, Keyword, honest, sure
 from helpers.rollout import Request
 
 
@@ -57,6 +58,13 @@ SCRIPTED = {
         "tit-for-tat": tit_for_tat,
         "hardball": hardball,
         "always-split": always_split,
+    },
+    "support": {
+        "keyword": Keyword(),
+        "honest-uncertain": Keyword(honest),
+        "always-confident": Keyword(sure),
+        "approve-all": Keyword(decision=APPROVE),
+        "escalate-all": Keyword(decision=ESCALATE),
     },
 }
 

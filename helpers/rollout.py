@@ -39,10 +39,14 @@ class Player(Protocol):
 
 
 def kind(action: str, error: str | None) -> str:
-    """The kind of a reply: its action's verb (in JSON, what "action" says), or "invalid reply" when the fallback was played."""
+    """The kind of a reply: its action's verb (in JSON, what "action" says or, on the support desk, "action_type"), or
+    "invalid reply" when the fallback was played."""
     if error:
         return "invalid reply"
-    return json.loads(action)["action"] if action.startswith("{") else action.partition("(")[0]
+    if not action.startswith("{"):
+        return action.partition("(")[0]
+    data = json.loads(action)
+    return data["action"] if "action" in data else data["action_type"]
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from helpers.evaluate import (
     figures,
     interval,
     outcomes,
+    ratio,
     results_table,
     share_of_attainable,
     summary,
@@ -97,6 +98,28 @@ def test_an_interval_covers_the_truth_about_as_often_as_it_says():
     draws = np.random.default_rng(5).exponential(size=(200, 40))  # mean 1
     hits = sum(found.low <= 1 <= found.high for found in map(interval, draws))
     assert 0.86 <= hits / 200 <= 0.99  # nominal 0.95; percentile intervals are a little short on skewed samples
+
+
+def test_a_ratio_divides_sums_and_resamples_whole_clusters_with_both_sums_together():
+    over, under, clusters = [1, 0, 2, 3], [1, 1, 2, 4], [7, 7, 8, 9]  # by cluster 1 / 2, 2 / 2, 3 / 4
+    found = ratio(over, under, clusters)
+    assert (found.value, found.n) == (6 / 8, 3)
+    assert (found.low, found.high) == (1 / 2, 1.0)  # all draws one cluster: chance 1/27 each, more than 2.5 %
+    assert ratio([2, 4, 6], [4, 8, 12], [0, 1, 2]) == Interval(0.5, 0.5, 0.5, 3)
+
+
+def test_a_ratio_over_ones_has_the_interval_of_the_mean():
+    values = np.arange(400) % 20
+    found, mean = ratio(values, np.ones(400), range(400)), interval(values)
+    assert found.value == mean.value
+    assert (found.low, found.high) == (pytest.approx(mean.low, abs=0.05), pytest.approx(mean.high, abs=0.05))
+
+
+def test_a_ratio_leaves_out_resamples_with_nothing_below_and_is_refused_without_anything_below():
+    assert ratio([0, 1], [0, 1], [0, 1]) == Interval(1.0, 1.0, 1.0, 2)
+    for under, clusters in (([0, 0], [0, 1]), ([1, 1], [3, 3])):
+        with pytest.raises(ValueError, match="at least 2 clusters and something to divide by"):
+            ratio([1, 1], under, clusters)
 
 
 def test_equal_values_have_an_interval_of_no_width_and_no_warning():
