@@ -267,7 +267,7 @@ class Bargaining:
             raise ParseError(f"expected offer_price to be a number without quotes, got {shown(number)}")
         return Action(kind, None if kind == NO_DEAL else number, clean(message or "", MAX_MESSAGE))
 
-    def fallback(self, view: View) -> Action:
+    def fallback(self, view: View, error: str | None = None) -> Action:
         return Action(NO_DEAL)
 
     def sample(self, view: View, rng: Random) -> Action:
