@@ -257,7 +257,8 @@ class Council:
             f"You are {view.seat} ({view.name}) in a council of {n} parties. A deal sets one option for every issue. It closes "
             f"when {needed} support the same offer. Your score of a deal is the sum over the issues. Without a deal you get your "
             f"threshold; a deal below it is worse than none.{fade}\n"
-            f"Think first if you like; only the JSON is seen by others. After {view.rounds} rounds one offer is put to a last vote.\n"
+            "Think first if you like; only the JSON is seen by others. "
+            f"After {view.rounds} rounds one offer is put to a last vote.\n"
             f"Reply with one JSON object:\n"
             f'{{{message}"action": "propose", "deal": {{{deal}}}}} (you support it; it replaces your own last offer)\n'
             f'{{{message}"action": "accept" or "reject", "offer_id": "P1"}}\n'

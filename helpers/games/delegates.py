@@ -131,7 +131,7 @@ def declared_holdout(view: View, rng: Random) -> Action:
 
 
 def declared_demand(view: View, rng: Random) -> Action:
-    """Says which option it must have on the issue that matters most to it, and supports deals with it at its threshold or above."""
+    """Says which option it must have on the issue that matters most to it, and supports deals with it from its threshold on."""
     issue = max(range(len(view.issues)), key=lambda i: max(view.scores[i]) - min(view.scores[i]))
     option = max(range(len(view.scores[issue])), key=view.scores[issue].__getitem__)
     message = f"I must have {view.issues[issue]}{option + 1}."
