@@ -44,20 +44,20 @@ Row = dict[str, Any]  # seed, actions (text), seat, prompt (messages)
 
 
 def rows_of(game: Game, rubric: Rubric, episodes: Sequence[Episode]) -> list[Row]:
-    """The decision points of `episodes` where the reply matters: a competent action is worth more than idling, or than what was
-    played there (or else nobody learns which offers to leave alone)."""
+    """The decision points of `episodes` where the reply matters: a competent action is worth more than idling, or than the reply
+    given there (or else nobody learns which offers to leave alone, nor what the rules forbid)."""
     expert, rows = competent(game), []
     for episode in episodes:
         state, actions = game.deal(episode.seed), episode.actions
-        for at, action in enumerate(actions):
-            view = game.view(state, game.turn(state))
+        for at, turn in enumerate(episode.turns):
+            view = game.view(state, turn.seat)
             rng = Random(f"{game.name}/{episode.seed}/{at}")
-            replies = [str(game.fallback(view)), action, *{str(expert(view, rng)): None for _ in range(3)}]
-            idle, played, *rewards = (rubric.reward(j) for j in judge(game, episode.seed, actions[:at], replies))
-            if max(rewards) > min(idle, played):
+            replies = [str(game.fallback(view)), turn.reply, *{str(expert(view, rng)): None for _ in range(3)}]
+            idle, given, *rewards = (rubric.reward(j) for j in judge(game, episode.seed, actions[:at], replies))
+            if max(rewards) > min(idle, given):
                 prompt = list(messages_of(game, view))
-                rows.append({"seed": episode.seed, "actions": actions[:at], "seat": game.turn(state), "prompt": prompt})
-            state = game.step(state, game.parse(action))
+                rows.append({"seed": episode.seed, "actions": actions[:at], "seat": turn.seat, "prompt": prompt})
+            state = game.step(state, game.parse(turn.action))
     return rows
 
 
@@ -94,7 +94,7 @@ class Rows:
                 fresh += rows_of(self.game, self.rubric, play(self.game, seeds, dict.fromkeys(self.game.seats, player)))
         if len(fresh) < need:
             raise PreflightError(
-                f"expected {need} decision points where a competent action earns more than idling or than what was played, "
+                f"expected {need} decision points where a competent action earns more than idling or than the reply given, "
                 f"found {len(fresh)}: under rubric {self.rubric.name} replies hardly matter; change its terms or weights"
             )
         rng.shuffle(fresh)
@@ -147,12 +147,15 @@ class GroupTrainer(GRPOTrainer):
     computed: they follow it side by side, each blind to the others. The result is TRL's, up to rounding (tested)."""
 
     def _prepare_inputs(self, generation_batch):
-        """As in TRL 1.14.2, except that replies which are learned from in parts are not shuffled before: groups stay whole."""
+        """As in TRL 1.14.2, except that replies which are learned from in parts are not shuffled before: groups stay whole. The
+        shuffle is drawn all the same, so that the next step's luck does not depend on the number of parts."""
         parts = self.args.steps_per_generation
         if parts == 1:
             return super()._prepare_inputs(generation_batch)
         if self._step % parts == 0:
-            self._buffered_inputs = split_tensor_dict(self._generate_and_score_completions(generation_batch), parts)
+            scored = self._generate_and_score_completions(generation_batch)
+            torch.randperm(len(scored["completion_ids"]))
+            self._buffered_inputs = split_tensor_dict(scored, parts)
         return self._buffered_inputs[self._step % parts]
 
     def _full_logits_logps(self, model, input_ids, attention_mask, logits_to_keep, compute_entropy=False, **kwargs):

@@ -272,11 +272,18 @@ def test_a_chat_gets_only_the_events_since_its_last_message():
     first = GAME.view(OPENING, BUYER)
     second = GAME.view(after(offer(70), offer(90, "No.")), BUYER)
     since = len(first.events) + 1  # the own reply stands in the chat
-    assert GAME.describe(second, since) == '# Seller: OFFER 90.00 "No."\nRound 2/4, your reply:'
+    assert GAME.describe(second, since) == '# Seller: OFFER 90.00 "No."\nDEAL gains 10.00.\nRound 2/4, your reply:'
     third = GAME.view(after(offer(70), offer(90), offer(72), offer(88)), BUYER)
-    assert GAME.describe(third, len(second.events) + 1) == "# Seller: OFFER 88.00\nRound 3/4, your reply:"
+    news = "# Seller: OFFER 88.00\nDEAL gains 12.00.\nRound 3/4, your reply:"
+    assert GAME.describe(third, len(second.events) + 1) == news
     fourth = BOTH.view(after(offer(70), offer(90), game=BOTH), SELLER)
     assert BOTH.describe(fourth, 1) == "# Buyer: OFFER 70.00\nRound 2/4, your reply:"
+
+
+@pytest.mark.parametrize(("price", "says"), [(59.5, "costs 0.50"), (60, "gains 0.00"), (75.25, "gains 15.25")])
+def test_a_seat_is_told_what_the_standing_offer_would_bring_it(price, says):
+    text = GAME.describe(GAME.view(after(offer(price)), SELLER))
+    assert f"# Buyer: OFFER {price:.2f}\nDEAL {says}.\n" in text
 
 
 FORGED = (
@@ -307,7 +314,7 @@ def test_a_message_can_forge_neither_an_event_nor_the_frame(message):
     forged = GAME.describe(GAME.view(state, SELLER)).split("\n")
     assert len(forged) == len(honest) and len(action.message) <= MAX_MESSAGE
     said = f' "{action.message}"' if action.message else ""
-    assert forged[:-2] == honest[:-2] and forged[-1] == honest[-1] and forged[-2] == honest[-2] + said
+    assert forged[:-3] == honest[:-3] and forged[-2:] == honest[-2:] and forged[-3] == honest[-3] + said
     assert not set('#"<|>{}[]\\`\n\r') & set(action.message) and action.message.isprintable()
     assert GAME.parse(str(action)) == action
 

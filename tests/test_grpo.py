@@ -21,7 +21,7 @@ from helpers import checkpoints, grpo
 from helpers.game import replay
 from helpers.games.market import AcceptTrade, BuildProject, Market
 from helpers.models import add_adapter, generator, load
-from helpers.players import competent, mixed_player
+from helpers.players import Model, competent, mixed_player
 from helpers.preflight import PreflightError
 from helpers.presets import PRESETS, preset
 from helpers.rewards import RUBRICS, TERMS, Rubric, Term, judge
@@ -93,10 +93,17 @@ def test_a_move_that_costs_something_makes_its_position_a_row_where_a_competent_
             cost, gain = (rubric.reward(j) for j in judge(GAME, episode.seed, before, [turn.action, right]))
             if turn.kind == "accept_trade" and cost < min(0, gain):
                 assert before in rows
-                idled = replace(episode, turns=(*episode.turns[:at], replace(turn, action="pass()")))
+                idled = replace(episode, turns=(*episode.turns[:at], replace(turn, reply="pass()", action="pass()")))
                 harmful += 1
                 only_so += before not in [row["actions"] for row in grpo.rows_of(GAME, rubric, [idled])]
     assert harmful > only_so > 0
+
+
+def test_where_only_the_form_is_paid_for_the_rows_are_exactly_the_points_where_the_reply_was_no_legal_action():
+    episodes = play(GAME, TRAIN[:4], dict.fromkeys(GAME.seats, Model("random", random_play(0))))
+    found = [(row["seed"], row["actions"]) for row in grpo.rows_of(GAME, Rubric("form only", {"form": 1.0}), episodes)]
+    expected = [(e.seed, e.actions[:at]) for e in episodes for at, turn in enumerate(e.turns) if turn.error]
+    assert found == expected and 0 < len(found) < sum(len(episode.turns) for episode in episodes)
 
 
 def test_a_rows_prompt_is_what_evaluation_shows_at_that_decision_point():
@@ -157,8 +164,8 @@ def test_a_rubric_under_which_nothing_beats_idling_is_refused_instead_of_searchi
         return play(game, seeds, players)
 
     monkeypatch.setattr(grpo, "play", counted)
-    with pytest.raises(PreflightError, match="rubric form only"):
-        grpo.Rows(SHORT, Rubric("form only", {"form": 1.0}), TINY, 0, random_play, tmp_path / "rows.jsonl", None)
+    with pytest.raises(PreflightError, match="rubric nothing"):
+        grpo.Rows(SHORT, Rubric("nothing", {"form": 0.0}), TINY, 0, random_play, tmp_path / "rows.jsonl", None)
 
 
 # reward functions

@@ -277,16 +277,21 @@ def test_what_the_base_of_bargaining_imitates_never_costs_it_anything():
     assert kinds == {"OFFER", "DEAL", "NO_DEAL"}
 
 
-def test_a_pair_of_digits_is_one_token_wherever_it_stands_in_a_price_and_neighbours_begin_alike():
+def test_a_price_is_the_sign_of_its_size_and_pairs_of_digits_wherever_it_stands_and_neighbours_begin_alike():
     torch.manual_seed(0)
     tokenizer = build.make_tokenizer(Bargaining())
     for price, parts in (("8092.28", ["80", "92.", "28"]), ("7.05", ["7.", "05"]), ("16456.90", ["1", "64", "56.", "90"])):
-        for text in (f" {price},", f'"offer_price": {price}}}'):
-            tokens = [tokenizer.decode([i]) for i in tokenizer.encode(text)]
-            assert any(tokens[at : at + len(parts)] == parts for at in range(len(tokens))), tokens
+        sign = tokenizer.encode(f" {price}")[1]
+        assert tokenizer.decode([sign]) == ""
+        for text in (f" {price},", f'"offer_price": {price}}}', f"above {price}:"):
+            ids = tokenizer.encode(text)
+            at = ids.index(sign)
+            assert [tokenizer.decode([i]) for i in ids[at + 1 : at + 1 + len(parts)]] == parts
+            assert tokenizer.decode(ids) == text
+    assert len({tokenizer.encode(f" 1{'0' * zeros}.00")[1] for zeros in range(5)}) == 5
     model = build.make_model(tokenizer)
     build.order_numbers(model, tokenizer)
     weight = model.get_input_embeddings().weight
-    near, far = (torch.cosine_similarity(weight[tokenizer.encode("40.00")[0]], weight[tokenizer.encode(other)[0]], 0)
+    near, far = (torch.cosine_similarity(weight[tokenizer.encode(" 40.00")[2]], weight[tokenizer.encode(f" {other}")[2]], 0)
                  for other in ("42.00", "90.00"))  # fmt: skip
     assert near > 0.5 > far

@@ -12,13 +12,13 @@ import torch
 from launched import BOTH, note_steps
 from toy import Chatter
 
-from helpers import GAMES, grpo, selfplay, train
+from helpers import GAMES, grpo, selfplay, train, trainers
 from helpers.games.bargaining import Bargaining
-from helpers.grpo import once
 from helpers.players import SCRIPTED
 from helpers.presets import PRESETS, named
 from helpers.rewards import RUBRICS
 from helpers.selfplay import ARMS
+from helpers.trainers import once
 
 TOP = Path(__file__).parent.parent
 REGISTERED = tuple(GAMES)
@@ -92,8 +92,8 @@ def test_two_processes_play_and_judge_what_one_does_and_write_files_once(tmp_pat
 
 def test_another_than_the_main_process_calls_nothing_and_learns_what_came_of_it(monkeypatch):
     assert once(max, 2, 3) == 3
-    monkeypatch.setattr(grpo, "PartialState", lambda: SimpleNamespace(is_main_process=False))
-    monkeypatch.setattr(grpo, "broadcast_object_list", lambda values: ["said by the main process"] if values == [None] else 0)
+    monkeypatch.setattr(trainers, "PartialState", lambda: SimpleNamespace(is_main_process=False))
+    monkeypatch.setattr(trainers, "broadcast_object_list", lambda values: ["said by the main process"] if values == [None] else 0)
     assert once(pytest.fail, "called") == "said by the main process"
 
 

@@ -25,7 +25,7 @@ UNAWARE = {  # who knows the other's limit only as uniform over its range
     "seller_unaware": (SELLER,),
     "both_unaware": (BUYER, SELLER),
 }
-MAX_REPLY, MAX_MESSAGE = 2000, 120  # characters: of a JSON object, of a message in it
+MAX_REPLY, MAX_MESSAGE = 2000, 100  # characters: of a JSON object, of a message in it
 MIN_SURPLUS = 0.1  # smallest surplus that payoffs divide by, as a share of the scenario's width
 GRAIN = 2**20  # payoffs are multiples of 1 / GRAIN, so that both sides' sum to the surplus exactly
 KEYS = ("message", "action", "offer_price")
@@ -214,12 +214,12 @@ class Bargaining:
 
     def system(self, view: View) -> str:
         if self.protocol == "sequential":
-            rules = "OFFER a price, DEAL (take the other's last offer, no offer_price) or NO_DEAL (walk away)."
+            rules = "OFFER a price, DEAL (take the other's last offer) or NO_DEAL (walk away)."
         else:
             rules = "OFFER a price or NO_DEAL (walk away). Both offer at once; if the buyer's is no lower, they deal midway."
         return (
             "Bargaining: your gain is how far the price is from your limit; without a deal 0.\n"
-            "Think briefly if you like (unseen), then write ONE JSON object:\n"
+            "Think briefly if you like (unseen), then ONE JSON object:\n"
             '{"message": "to the other side", "action": "OFFER", "offer_price": 12.50}\n'
             f"action: {rules}"
         )
@@ -243,6 +243,9 @@ class Bargaining:
             price = f" {action.price:.2f}" if action.kind == OFFER else ""
             said = f' "{action.message}"' if action.message else ""
             lines.append(f"# {'You' if event.mine else other}: {action.kind}{price}{said}")
+        if view.standing is not None:
+            gain = (view.limit - view.standing) * (1 if view.seat == BUYER else -1)
+            lines.append(f"DEAL {'gains' if gain >= 0 else 'costs'} {abs(gain):.2f}.")
         lines.append(f"Round {view.round}/{view.rounds}, {'last' if view.round == view.rounds else 'your'} reply:")
         return "\n".join(lines)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from random import Random
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -41,10 +41,13 @@ WORD_LOSS = 8  # weight of an action's word, name or number, against 1 for the s
 MATRIX_RATE, RATE = 0.01, 2e-3  # peak learning rates: of matrices (Muon), of the rest (AdamW)
 # A good or a seat is the same token in prompt and action. A word takes the space behind it, and a count the signs around it
 # (`Iron:2, ` is two tokens): prompts of half the length, read and learned in half the time. A price goes by pairs of digits from
-# the point on (`8092.28` is `80`, `92.`, `28`), so that its first token nearly always tells how large it is: digit by digit,
-# the first one does not, and half of the offers were ten times too high or too low.
+# the point on, and before them stands a sign that tells how many digits precede the point; it vanishes when ids become text
+# (`8092.28` is `④`, `80`, `92.`, `28`). Digit by digit, or without the sign, many offers were ten times too high or too low.
+# No text begins with a price: there, tokenizers 0.23 would garble the sign.
+SIZES = "①②③④⑤⑥"
 PRICE = r"[0-9]{1,2}(?=(?:[0-9]{2})+\.[0-9])|[0-9]{1,2}\.(?=[0-9])|(?<=\.)[0-9]{2}"
-WORDS = PRICE + r"|[A-Za-z_]{2,}\s?|[A-Za-z_]|[0-9]|[^A-Za-z0-9_]+(?:[0-9](?![0-9]|\.[0-9])[^A-Za-z0-9_]*)?"
+SIGNS = rf"[^A-Za-z0-9_{SIZES}]"
+WORDS = rf"[{SIZES}]|{PRICE}|[A-Za-z_]{{2,}}\s?|[A-Za-z_]|[0-9]|{SIGNS}+(?:[0-9](?![0-9]|\.[0-9]){SIGNS}*)?"
 # The system message is cut at its first colon (the game's name): the grammar is learned here, not read.
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}"
@@ -87,12 +90,16 @@ def make_tokenizer(game) -> PreTrainedTokenizerFast:
         texts += ["assistant\nuser\nsystem\n"]
         texts += [f"{question}:{answer}" for question, answer in LESSONS[game.name].questions(view, rng)]
     if LESSONS[game.name].prices:
-        texts += [f"{number}.00 {100 * number + number}.{number:02}" for number in range(100)] * 100
+        texts += [f" {number}.00 {100 * number + number}.{number:02}" for number in range(100)] * 100
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(WORDS), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
     bpe.decoder = decoders.ByteLevel()
+    if LESSONS[game.name].prices:
+        signs = {sign: Regex(rf"(?<![0-9.])(?=[0-9]{{{size}}}\.[0-9])") for size, sign in enumerate(SIZES, 1)}
+        bpe.normalizer = normalizers.Sequence([normalizers.Replace(place, sign) for sign, place in signs.items()])
+        bpe.decoder = decoders.Sequence([bpe.decoder, *[decoders.Replace(sign, "") for sign in signs]])
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     bpe.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=1024, special_tokens=special, initial_alphabet=alphabet))
@@ -121,14 +128,15 @@ def make_model(tokenizer) -> Qwen2ForCausalLM:
 
 
 def order_numbers(model, tokenizer) -> None:
-    """Numbers begin with embeddings that change smoothly from 0 to 99 (cosines of the number, mixed at random), as large as the
-    others: so that they can be compared long before each pair of them has been met."""
+    """Numbers begin with embeddings that change smoothly from 0 to 99 (cosines of the number, mixed at random, and otherwise for
+    `25` than for `25.`), as large as others: so that they can be compared long before each pair of them has been met."""
     weight = model.get_input_embeddings().weight.data
-    waves = torch.randn(8, weight.shape[1])
+    waves = {end: torch.randn(8, weight.shape[1]) for end in ("", ".")}
     for i in range(len(tokenizer)):
         text = tokenizer.decode([i])
         if re.fullmatch(r"[0-9]{1,2}\.?", text):
-            new = torch.cos(math.pi * torch.arange(1, 9) * float(text) / 100) / torch.arange(1, 9) @ waves
+            mixed = waves["." if text.endswith(".") else ""]
+            new = torch.cos(math.pi * torch.arange(1, 9) * float(text) / 100) / torch.arange(1, 9) @ mixed
             weight[i] = 0.5 * weight[i] + new / new.norm() * weight.norm(dim=1).mean()
 
 

@@ -125,12 +125,13 @@ def main(argv: list[str]) -> None:
     parser.add_argument("stages", nargs="*", help=f"{', '.join(STAGES)}; default: all")
     parser.add_argument("--seeds", choices=("VALID", "TEST"), default="VALID")
     parser.add_argument("--games", type=int, default=50)
+    parser.add_argument("--skip", type=int, default=0, help="that many deals, on which other settings were tried")
     parser.add_argument("--seed", type=int, default=0, help="of training and sampling")
     parser.add_argument("--overrides", default="", help='of the preset, as in "steps=10"')
     parser.add_argument("--rubric", default="default", help="of GRPO: a name, or JSON as the reward lab writes it")
     parser.add_argument("--readme", action="store_true", help="write the report into README.md")
     given = parser.parse_args(argv)
-    preset, deals = named("smollm2", given.overrides), getattr(rollout, given.seeds)[: given.games]
+    preset, deals = named("smollm2", given.overrides), getattr(rollout, given.seeds)[given.skip :][: given.games]
     for stage in given.stages or STAGES:
         if stage == "train":
             train(given.run, preset, rubric(given.rubric), given.seed)
