@@ -10,8 +10,8 @@ at most one live offer of its own (a new one replaces it, rejecting it withdraws
 rejecting what one never supported is legal; who has walked away supports nothing, is paid 0 whatever closes, and the game is
 over when no deal can close any more. After the last round the next opener puts one live offer to the vote by accepting it,
 and votes count anew: the others accept or reject that id and nothing else. An unusable reply is a silent turn, in the vote a
-rejection. One that is no well-formed action may be written again once: the rules then play `retry: REASON`, an action that is
-no JSON and so can never be read out of a reply.
+rejection (the opener's puts nothing to it). One that is no well-formed action may be written again once: the rules then play
+`retry: REASON`, an action that is no JSON and so can never be read out of a reply.
 """
 
 import json
@@ -21,14 +21,14 @@ from random import Random
 
 from helpers.game import IllegalAction, ParseError, Seat
 from helpers.games import council_specs
-from helpers.games.bargaining import shown, unique
 from helpers.games.council_specs import SEATS, Deal, Spec
+from helpers.games.json_replies import json_object, shown
 from helpers.games.scenarios import clean
 
 PROPOSE, ACCEPT, REJECT, WALK, NONE, RETRY = "propose", "accept", "reject", "walk", "none", "retry"
 KINDS = (PROPOSE, ACCEPT, REJECT, WALK, NONE)
 KEYS = ("message", "action", "deal", "offer_id")
-MAX_REPLY, MAX_MESSAGE, MAX_REASON = 2000, 120, 200  # characters: of a JSON object, of a message in it, of a retry's reason
+MAX_MESSAGE, MAX_REASON = 120, 200  # characters: of a message, of a retry's reason
 
 
 @dataclass(frozen=True)
@@ -275,9 +275,8 @@ class Council:
         if view.vote:
             lines.append(f"Last vote on {view.vote}, accept or reject it:")
         elif view.voting:
-            lines.append(
-                "Last vote: accept the offer to be put to it, or none:" if view.offers else "Nothing to vote on, none or walk:"
-            )
+            choice = "Last vote: accept the offer that all shall vote on, or none:"
+            lines.append(choice if view.offers else "Nothing to vote on, none or walk:")
         else:
             lines.append(f"Round {view.round}/{view.rounds}, {view.seat}:")
         return "\n".join(lines)
@@ -285,22 +284,15 @@ class Council:
     def parse(self, text: str) -> Action:
         if text.startswith(f"{RETRY}: "):
             return Action(RETRY, message=clean(text.removeprefix(f"{RETRY}: "), MAX_REASON))
-        if len(text) > MAX_REPLY:
-            raise ParseError(f"expected a JSON object of at most {MAX_REPLY} characters, got {len(text)}; shorten the message")
-        try:
-            data = json.loads(text, object_pairs_hook=unique, parse_int=whole, parse_float=whole, parse_constant=whole)
-        except (json.JSONDecodeError, RecursionError) as reason:
-            raise ParseError(f"expected one JSON object, got {text[:60]!r} ({str(reason)[:60]})") from None
-        if not isinstance(data, dict):
-            raise ParseError(f"expected one JSON object with {', '.join(KEYS)}, got {text[:60]!r}")
-        if unknown := [key for key in data if key not in KEYS]:
-            raise ParseError(f"expected only the keys {', '.join(KEYS)}, got {unknown[0][:40]!r}")
+        data = json_object(text, KEYS, whole)
         message, kind, deal, offer = (data.get(key) for key in KEYS)
         if not isinstance(kind, str) or kind.strip().lower() not in KINDS:
             raise ParseError(f"expected action to be one of {', '.join(KINDS)}, got {shown(kind)}")
         kind = kind.strip().lower()
         if not isinstance(message, str | None):
             raise ParseError(f"expected message to be text in quotes, got {shown(message)}")
+        if deal and kind != PROPOSE or offer and kind not in (ACCEPT, REJECT):
+            raise ParseError(f"ambiguous: {kind} with {'a deal' if deal and kind != PROPOSE else 'an offer_id'}; leave that out")
         pairs, number = (), ""
         if kind == PROPOSE:
             pairs = deal_pairs(deal)

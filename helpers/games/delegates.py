@@ -30,6 +30,11 @@ def worth(view: View, deal: Deal) -> float:
     return view.discount ** (view.round - 1) * view.score(deal)
 
 
+def highest(view: View) -> float:
+    """Own score of the best deal, if it closed now."""
+    return worth(view, ranked(view.scores)[0][1])
+
+
 def propose(view: View, deal: Deal, message: str = "") -> Action:
     return Action(PROPOSE, tuple((issue, o + 1) for issue, o in zip(view.issues, deal, strict=True)), message=message)
 
@@ -72,7 +77,7 @@ class Concession:
 
     def __call__(self, view: View, rng: Random) -> Action:
         time = min((view.round - 1) / max(view.rounds - 1, 1), 1.0)
-        best = ranked(view.scores)[0][0]
+        best = highest(view)
         return settle(view, best - (best - view.threshold) * time ** (1 / self.beta))
 
 
@@ -85,9 +90,9 @@ def micro(view: View, rng: Random) -> Action:
             shown[event.seat].add(event.deal)
     mine = shown.pop(view.seat)
     fresh = next((deal for _, deal in ranked(view.scores) if deal not in mine and worth(view, deal) >= view.threshold), None)
-    lowest = min((view.score(deal) for deal in mine), default=ranked(view.scores)[0][0])
+    lowest = min((worth(view, deal) for deal in mine), default=highest(view))
     concedes = fresh is not None and len(mine) <= min(map(len, shown.values()), default=0)
-    wanted = min(view.score(fresh), lowest) if concedes else lowest
+    wanted = min(worth(view, fresh), lowest) if concedes else lowest
     if action := respond(view, view.threshold if view.voting else wanted):
         return action
     return propose(view, fresh) if concedes else Action(NONE)
@@ -101,7 +106,7 @@ def tit_for_tat(view: View, rng: Random) -> Action:
             last[event.seat] = view.score(event.deal)
             first.setdefault(event.seat, last[event.seat])
     given = sum(max(last[seat] - first[seat], 0) for seat in first) / max(len(first), 1)
-    return settle(view, ranked(view.scores)[0][0] - given)
+    return settle(view, highest(view) - given)
 
 
 # --- trivial controls: what a figure of a trained seat must beat
