@@ -66,8 +66,9 @@ class Game(Protocol[S, V, A]):
     def parse(self, text: str) -> A:
         """The action that `text` is, and nothing but that action. Raises ParseError."""
 
-    def fallback(self, view: V) -> A:
-        """A legal action; played, and recorded, when a reply is unusable."""
+    def fallback(self, view: V, error: str | None = None) -> A:
+        """A legal action; played, and recorded, when a reply is unusable. `error` says why ("parse: ..." or "illegal: ...");
+        None: the seat idles, whatever it wrote."""
 
     def sample(self, view: V, rng: Random) -> A:
         """A random legal action: the random player."""

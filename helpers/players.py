@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from helpers.game import Game
+from helpers.games import delegates
 from helpers.games.bargaining import Concession, always_split, hardball, tit_for_tat
 from helpers.games.market import AcceptTrade, Greedy, Pass, RejectTrade
 from helpers.games.support import APPROVE, ESCALATE, Keyword, honest, sure
@@ -66,6 +67,7 @@ SCRIPTED = {
         "approve-all": Keyword(decision=APPROVE),
         "escalate-all": Keyword(decision=ESCALATE),
     },
+    "council": {**delegates.RATIONAL, **delegates.CONTROLS},
 }
 
 
@@ -79,6 +81,7 @@ def competent(game: Game) -> Callable:
 ANSWERING = {
     "market": (Greedy(offers=False), *[Greedy(offers=False, accepts=False)] * 2),
     "bargaining": (Concession(0.3), Concession(1.0), Concession(3.0)),
+    "council": tuple(delegates.Concession(beta) for beta in (0.3, 1.0, 3.0)),
 }
 
 

@@ -98,7 +98,7 @@ def take(game: Game, state, reply: str):
         error = f"parse: {reason}"
     except IllegalAction as reason:
         error = f"illegal: {reason}"
-    action = game.fallback(game.view(state, game.turn(state)))
+    action = game.fallback(game.view(state, game.turn(state)), error)
     return game.step(state, action), action, error
 
 

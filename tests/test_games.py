@@ -206,7 +206,7 @@ def test_a_garbage_reply_plays_the_fallback_and_leaves_a_reason(game, garbage):
         after, action, error = take(game, state, garbage)
         assert error.startswith("parse: ") and len(error) > 20
         assert len(error) < 400  # a reason, not the reply again
-        assert action == game.fallback(game.view(state, game.turn(state))) and after == game.step(state, action)
+        assert action == game.fallback(game.view(state, game.turn(state)), error) and after == game.step(state, action)
 
 
 @pytest.mark.parametrize("name", GAMES)

@@ -67,5 +67,5 @@ class Chatter:
     def parse(self, text):
         return Say(text)
 
-    def fallback(self, view):
+    def fallback(self, view, error=None):
         return Say("form_coalition()")

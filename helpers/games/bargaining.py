@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from helpers.game import IllegalAction, ParseError, Seat
+from helpers.games.json_replies import json_object, shown
 from helpers.games.scenarios import MAX_PRICE, Range, Scenario, all_scenarios, clean, split, split_of
 
 BUYER, SELLER = "buyer", "seller"
@@ -25,7 +26,7 @@ UNAWARE = {  # who knows the other's limit only as uniform over its range
     "seller_unaware": (SELLER,),
     "both_unaware": (BUYER, SELLER),
 }
-MAX_REPLY, MAX_MESSAGE = 2000, 100  # characters: of a JSON object, of a message in it
+MAX_MESSAGE = 100  # characters
 MIN_SURPLUS = 0.1  # smallest surplus that payoffs divide by, as a share of the scenario's width
 GRAIN = 2**20  # payoffs are multiples of 1 / GRAIN, so that both sides' sum to the surplus exactly
 KEYS = ("message", "action", "offer_price")
@@ -250,16 +251,7 @@ class Bargaining:
         return "\n".join(lines)
 
     def parse(self, text: str) -> Action:
-        if len(text) > MAX_REPLY:
-            raise ParseError(f"expected a JSON object of at most {MAX_REPLY} characters, got {len(text)}; shorten the message")
-        try:
-            data = json.loads(text, object_pairs_hook=unique, parse_int=money, parse_float=money, parse_constant=money)
-        except (json.JSONDecodeError, RecursionError) as reason:
-            raise ParseError(f"expected one JSON object, got {text[:60]!r} ({str(reason)[:60]})") from None
-        if not isinstance(data, dict):
-            raise ParseError(f"expected one JSON object with {', '.join(KEYS)}, got {text[:60]!r}")
-        if unknown := [key for key in data if key not in KEYS]:
-            raise ParseError(f"expected only the keys {', '.join(KEYS)}, got {unknown[0][:40]!r}")
+        data = json_object(text, KEYS, money)
         kind, message, number = (data.get(key) for key in ("action", "message", "offer_price"))
         if not isinstance(kind, str) or kind.strip().upper() not in (OFFER, DEAL, NO_DEAL):
             raise ParseError(f"expected action to be {OFFER}, {DEAL} or {NO_DEAL}, got {shown(kind)}")
@@ -270,7 +262,7 @@ class Bargaining:
             raise ParseError(f"expected offer_price to be a number without quotes, got {shown(number)}")
         return Action(kind, None if kind == NO_DEAL else number, clean(message or "", MAX_MESSAGE))
 
-    def fallback(self, view: View) -> Action:
+    def fallback(self, view: View, error: str | None = None) -> Action:
         return Action(NO_DEAL)
 
     def sample(self, view: View, rng: Random) -> Action:
@@ -332,19 +324,6 @@ def money(text: str) -> float:
     if not 0 <= number <= MAX_PRICE:
         raise ParseError(f"expected a price from 0 to {MAX_PRICE:,}, got {text[:30]}")
     return abs(round(number, 2))
-
-
-def shown(value) -> str:
-    """A JSON value for an error message; lists and objects may be nested too deep to print."""
-    return "a list or object" if isinstance(value, list | dict) else json.dumps(value)[:40]
-
-
-def unique(pairs: list[tuple]) -> dict:
-    """A JSON object whose keys all differ. Raises ParseError."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ParseError(f"ambiguous: a key is written twice ({', '.join(key[:20] for key, _ in pairs[:4])})")
-    return found
 
 
 # --- scripted players: (view, rng) -> action. None ever offers or takes a price beyond its own limit.

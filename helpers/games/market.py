@@ -381,7 +381,7 @@ class Market:
             raise ParseError(f"expected a seat ({', '.join(self.seats)}), got {text[:20]!r}")
         return name
 
-    def fallback(self, view: View) -> Action:
+    def fallback(self, view: View, error: str | None = None) -> Action:
         return Pass()
 
     def sample(self, view: View, rng: Random) -> Action:

@@ -7,7 +7,6 @@ each round; bids count in hundredths; a rationale is never shown to another seat
 right solution and, by the ticket, approve or escalate; an unusable reply bids 0, leaves the ticket unsolved or asks for a rebid.
 """
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from functools import cache
 from random import Random
 
 from helpers.game import IllegalAction, ParseError, Seat
-from helpers.games.bargaining import shown, unique
+from helpers.games.json_replies import json_object, shown
 from helpers.games.scenarios import clean, split_of
 from helpers.games.tickets import BANK, DOMAINS, Ticket, load_tickets, solutions_of, split
 
@@ -24,7 +23,7 @@ APPROVE, ESCALATE, REBID = "approve", "escalate", "rebid"
 DECISIONS = (APPROVE, ESCALATE, REBID)
 NONE = "none"  # category and solution of a ticket that its winner leaves unsolved
 ROUNDS, TURNS = 2, 5  # rounds of an episode; turns of a round: three bids, execute, evaluate
-MAX_REPLY, MAX_WORDS = 2000, 50  # characters: of a JSON object, of a rationale or a reason
+MAX_WORDS = 50  # characters of a rationale or a reason
 MAX_NUMBER = 999.0  # a confidence farther from 0 counts as this: out of range either way
 
 
@@ -217,14 +216,7 @@ class Support:
         return "\n".join(lines)
 
     def parse(self, text: str) -> Action:
-        if len(text) > MAX_REPLY:
-            raise ParseError(f"expected a JSON object of at most {MAX_REPLY} characters, got {len(text)}; shorten the words")
-        try:
-            data = json.loads(text, object_pairs_hook=unique, parse_int=number, parse_float=number, parse_constant=number)
-        except (json.JSONDecodeError, RecursionError) as reason:
-            raise ParseError(f"expected one JSON object, got {text[:60]!r} ({str(reason)[:60]})") from None
-        if not isinstance(data, dict):
-            raise ParseError(f"expected one JSON object with action_type, got {text[:60]!r}")
+        data = json_object(text, ("action_type", *(key for keys in KEYS.values() for key in keys)), number)
         kind = one_of(data, "action_type", tuple(KINDS))
         if unknown := [key for key in data if key not in ("action_type", *KEYS[kind])]:
             raise ParseError(f"expected only the keys action_type, {', '.join(KEYS[kind])}, got {unknown[0][:40]!r}")
@@ -238,7 +230,7 @@ class Support:
             return Execute(one_of(data, "category", (*DOMAINS, NONE)), solution)
         return Evaluate(one_of(data, "decision", DECISIONS), words(data, "reason"))
 
-    def fallback(self, view: View) -> Action:
+    def fallback(self, view: View, error: str | None = None) -> Action:
         return {"bid": Bid(0.0), "execute": Execute(), "evaluate": Evaluate(REBID)}[view.asked]
 
     def sample(self, view: View, rng: Random) -> Action:
