@@ -40,13 +40,16 @@ from helpers.warmup import warm_up
 
 ROUNDS = 30  # of games, in which the rows must be found
 ROWS_PER_ROUND = 96  # about how many rows four games give
+# For each row that matters: without any, the policy forgets to idle where nothing better is at hand, and does what is forbidden.
+OTHERS = 1 / 6
 Row = dict[str, Any]  # seed, actions (text), seat, prompt (messages)
 
 
-def rows_of(game: Game, rubric: Rubric, episodes: Sequence[Episode]) -> list[Row]:
+def rows_of(game: Game, rubric: Rubric, episodes: Sequence[Episode], others: float = 0.0) -> list[Row]:
     """The decision points of `episodes` where the reply matters: a competent action is worth more than idling, or than the reply
-    given there (or else nobody learns which offers to leave alone, nor what the rules forbid)."""
-    expert, rows = competent(game), []
+    given there (or else nobody learns which offers to leave alone, nor what the rules forbid). For each of them `others` of the
+    other points, drawn at random."""
+    expert, rows, rest = competent(game), [], []
     for episode in episodes:
         state, actions = game.deal(episode.seed), episode.actions
         for at, (turn, prompt) in enumerate(zip(episode.turns, prompts_of(game, episode), strict=True)):
@@ -54,10 +57,11 @@ def rows_of(game: Game, rubric: Rubric, episodes: Sequence[Episode]) -> list[Row
             rng = Random(f"{game.name}/{episode.seed}/{at}")
             replies = [str(game.fallback(view)), turn.reply, *{str(expert(view, rng)): None for _ in range(3)}]
             idle, given, *rewards = (rubric.reward(j) for j in judge(game, episode.seed, actions[:at], replies))
-            if max(rewards) > min(idle, given):
-                rows.append({"seed": episode.seed, "actions": actions[:at], "seat": turn.seat, "prompt": list(prompt)})
+            row = {"seed": episode.seed, "actions": actions[:at], "seat": turn.seat, "prompt": list(prompt)}
+            (rows if max(rewards) > min(idle, given) else rest).append(row)
             state = game.step(state, game.parse(turn.action))
-    return rows
+    rng = Random(f"others/{[episode.seed for episode in episodes]}")
+    return rows + rng.sample(rest, min(len(rest), round(others * len(rows))))
 
 
 class Rows:
@@ -90,7 +94,8 @@ class Rows:
                 break
             for player, share in sources:
                 seeds = rng.sample(TRAIN, share * math.ceil(need / ROWS_PER_ROUND))
-                fresh += rows_of(self.game, self.rubric, play(self.game, seeds, dict.fromkeys(self.game.seats, player)))
+                episodes = play(self.game, seeds, dict.fromkeys(self.game.seats, player))
+                fresh += rows_of(self.game, self.rubric, episodes, OTHERS)
         if len(fresh) < need:
             raise PreflightError(
                 f"expected {need} decision points where a competent action earns more than idling or than the reply given, "

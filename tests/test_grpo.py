@@ -106,6 +106,17 @@ def test_where_only_the_form_is_paid_for_the_rows_are_exactly_the_points_where_t
     assert found == expected and 0 < len(found) < sum(len(episode.turns) for episode in episodes)
 
 
+def test_for_each_row_that_matters_a_share_of_the_other_points_is_drawn_and_none_where_nothing_matters():
+    episodes = mixed_games(TRAIN[:4])
+    points = [(episode.seed, episode.actions[:at]) for episode in episodes for at in range(len(episode.turns))]
+    rows, more = ([(row["seed"], row["actions"]) for row in grpo.rows_of(GAME, RUBRIC, episodes, share)] for share in (0, 0.25))
+    others = more[len(rows) :]
+    assert more[: len(rows)] == rows and len(others) == round(len(rows) / 4)
+    assert all(point in points and point not in rows for point in others) and len(set(map(str, others))) == len(others)
+    assert sorted(map(str, points)) == sorted(str((r["seed"], r["actions"])) for r in grpo.rows_of(GAME, RUBRIC, episodes, 99))
+    assert grpo.rows_of(GAME, Rubric("nothing", {"form": 0.0}), episodes, 1.0) == []
+
+
 def test_a_rows_prompt_is_what_evaluation_shows_at_that_decision_point():
     episodes = mixed_games(TRAIN[:2])
     rows = grpo.rows_of(GAME, RUBRIC, episodes)
