@@ -1,14 +1,12 @@
 """Every rule of the Council, on a table made by hand. S1, S3, S5 score A 60/0 and B 0/10/40; S2, S4, S6 the other way round. All
 thresholds are 40, S6's is 50; S1 and S2 have a veto; S1 opens, there are two rounds and the last vote."""
 
-import inspect
 import json
 from dataclasses import replace
 from itertools import product
 from random import Random
 
 import pytest
-import test_games as contract
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,11 +23,6 @@ GAME = Council()
 START = State(SPEC, 0)
 FIVE = State(replace(SPEC, min_accept=5), 0)
 NONE, WALK = Action("none"), Action("walk")
-SETTINGS = {
-    "default": Council(),
-    "small, five of six": Council(specs="small", rounds=2, min_accept=5),
-    "no chat, p1, discount": Council(specs="small", rounds=3, chat=False, proposer="p1", min_accept=4, discount=0.8),
-}
 
 
 def offer(a, b, message=""):
@@ -312,21 +305,6 @@ def test_in_a_chat_every_event_is_told_once_the_reason_for_a_second_try_too():
 # --- what a party sees
 
 
-def council_secrets(game, state, seat, rng):
-    """Other scores and thresholds for the others under private info, other second tries of theirs, and, without chat, nothing."""
-    spec, me = state.spec, game.seats.index(seat)
-    if spec.info == "private":
-        scores = [tuple(tuple(x + 1 for x in rng.sample(row, len(row))) for row in rows) for rows in spec.scores]
-        limits = [5 * n // 10 + 1 for n in spec.thresholds]
-        scores[me], limits[me] = spec.scores[me], spec.thresholds[me]
-        spec = replace(spec, scores=tuple(scores), thresholds=tuple(limits))
-    events = []
-    for event in state.events:
-        hidden = event.action.kind == "retry" and event.seat != seat
-        events.append(replace(event, action=Action("retry", message="a secret")) if hidden else event)
-    return replace(state, spec=spec, events=tuple(events))
-
-
 def test_under_private_info_a_party_sees_no_scores_but_its_own():
     state = after(offer(1, 1, "Fair."))
     other = replace(state, spec=replace(SPEC, scores=(FIRST, *[((7, 77), (1, 2, 3))] * 5), thresholds=(40, 7, 7, 7, 7, 7)))
@@ -539,37 +517,3 @@ def test_no_text_raises_anything_but_a_parse_error_and_what_is_read_prints_and_p
             assert str(reason)
         else:
             assert GAME.parse(str(action)) == action
-
-
-# --- the contract of tests/test_games.py, which the Council keeps before it joins GAMES
-
-CONTRACT = {
-    name: rule
-    for name, rule in vars(contract).items()
-    if name.startswith("test_") and list(inspect.signature(rule).parameters) == ["game"]
-}
-
-
-@pytest.fixture(params=SETTINGS.values(), ids=SETTINGS)
-def game(request, monkeypatch):
-    monkeypatch.setitem(contract.SECRETS, "council", council_secrets)
-    monkeypatch.setattr(contract, "SEEDS", range(8))
-    return request.param
-
-
-@pytest.mark.parametrize("rule", CONTRACT.values(), ids=CONTRACT)
-def test_the_council_keeps_the_contract(game, rule):
-    rule(game)
-
-
-def test_the_contract_is_not_empty():
-    assert len(CONTRACT) >= 11
-
-
-def test_episodes_of_the_council_survive_their_file(game, tmp_path):
-    contract.test_episodes_survive_their_file(game, tmp_path)
-
-
-@pytest.mark.parametrize("garbage", contract.GARBAGE, ids=range(len(contract.GARBAGE)))
-def test_a_garbage_reply_plays_the_fallback_and_leaves_a_reason(garbage):
-    contract.test_a_garbage_reply_plays_the_fallback_and_leaves_a_reason(SETTINGS["small, five of six"], garbage)
