@@ -19,13 +19,14 @@ from transformers import GenerationConfig, GenerationMixin
 
 from helpers import checkpoints, grpo
 from helpers.game import replay
+from helpers.games.bargaining import Bargaining
 from helpers.games.market import AcceptTrade, BuildProject, Market
 from helpers.models import add_adapter, generator, load
 from helpers.players import Model, competent, mixed_player
 from helpers.preflight import PreflightError
 from helpers.presets import PRESETS, preset
 from helpers.rewards import RUBRICS, TERMS, Rubric, Term, judge
-from helpers.rollout import TEST, TRAIN, messages_of, play
+from helpers.rollout import TEST, TRAIN, messages_of, play, prompts_of
 
 GAME, RUBRIC = Market(), RUBRICS["default"]
 SHORT = Market(rounds=3)
@@ -177,6 +178,16 @@ def test_a_rubric_under_which_nothing_beats_idling_is_refused_instead_of_searchi
     monkeypatch.setattr(grpo, "play", counted)
     with pytest.raises(PreflightError, match="rubric nothing"):
         grpo.Rows(SHORT, Rubric("nothing", {"form": 0.0}), TINY, 0, random_play, tmp_path / "rows.jsonl", None)
+
+
+def test_in_a_game_with_chat_memory_a_rows_prompt_is_the_chat_until_then():
+    game = Bargaining()
+    episodes = play(game, TRAIN[:12], dict.fromkeys(game.seats, mixed_player(game)))
+    rows = grpo.rows_of(game, RUBRIC, episodes)
+    shown = {(e.seed, at): prompt for e in episodes for at, prompt in enumerate(prompts_of(game, e))}
+    assert all(row["prompt"] == list(shown[row["seed"], len(row["actions"])]) for row in rows)
+    assert {len(row["prompt"]) for row in rows} >= {4, 6, 8}
+    assert all(game.turn(replay(game, row["seed"], row["actions"])) == row["seat"] for row in rows)
 
 
 # reward functions
