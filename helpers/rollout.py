@@ -14,8 +14,8 @@ from helpers.game import Game, IllegalAction, ParseError, Seat
 from helpers.replies import read
 
 SCHEMA = 1
-# Seeds; never overlap. 2,000,000 to 4,999,999 are spent: settings changed after they had been measured on.
-TRAIN, VALID, TEST = range(0, 1_000_000), range(1_000_000, 2_000_000), range(6_000_000, 7_000_000)
+# Seeds; never overlap. 2,000,000 to 6,999,999 are spent: settings changed after they had been measured on.
+TRAIN, VALID, TEST = range(0, 1_000_000), range(1_000_000, 2_000_000), range(7_000_000, 8_000_000)
 
 
 @dataclass(frozen=True)
