@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from helpers.game import Game
-from helpers.games import delegates
+from helpers.games import classic, delegates
 from helpers.games.bargaining import Concession, always_split, hardball, tit_for_tat
 from helpers.games.market import AcceptTrade, Greedy, Pass, RejectTrade
 from helpers.games.support import APPROVE, ESCALATE, Keyword, honest, sure
@@ -68,6 +68,8 @@ SCRIPTED = {
         "escalate-all": Keyword(decision=ESCALATE),
     },
     "council": {**delegates.RATIONAL, **delegates.CONTROLS},
+    "ultimatum": classic.PLAYERS,
+    "divide-the-dollar": classic.PLAYERS,
 }
 
 

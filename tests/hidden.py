@@ -67,9 +67,16 @@ def council_secrets(game, state, seat, rng):
     return replace(state, spec=spec, events=tuple(events))
 
 
+def classic_secrets(game, state, seat, rng):
+    """Only the seed."""
+    return replace(state, seed=state.seed + 1)
+
+
 HIDDEN = {
     "market": market_secrets,
     "bargaining": bargaining_secrets,
     "support": support_secrets,
     "council": council_secrets,
+    "ultimatum": classic_secrets,
+    "divide-the-dollar": classic_secrets,
 }

@@ -16,6 +16,7 @@ from mixed import finish, walk
 from helpers import GAMES, game_named
 from helpers.game import IllegalAction, replay
 from helpers.games.bargaining import Bargaining
+from helpers.games.classic import DivideDollar, Ultimatum
 from helpers.games.council import Council
 from helpers.games.support import Support
 from helpers.players import Scripted, competent, random_player
@@ -49,6 +50,9 @@ TABLES = {
     "council": Council(),
     "council, small, five of six": Council(specs="small", rounds=2, min_accept=5),
     "council, no chat, p1, discount": Council(specs="small", rounds=3, chat=False, proposer="p1", min_accept=4, discount=0.8),
+    "ultimatum": Ultimatum(),
+    "divide-the-dollar": DivideDollar(),
+    "divide-the-dollar, majority": DivideDollar(rule="majority", rounds=3, discount=0.9),
 }
 
 

@@ -14,8 +14,8 @@ HEAVY = ("torch", "trl", "unsloth", "transformers", "matplotlib", "ipywidgets")
 # Every module imports only modules that stand before it (design.md, Layout). A new module gets its place here.
 ORDER = (
     *("game", "games", "helpers", "replies", "rollout", "human", "honesty", "players", "rewards", "gallery", "presets", "memory"),
-    *("machine", "remote", "models", "tiny", "chats", "saving", "evaluate", "surplus", "tournament", "judge", "signals"),
-    *("solver", "preflight", "guards"),
+    *("machine", "remote", "models", "tiny", "chats", "saving", "evaluate", "surplus", "splits", "tournament", "judge"),
+    *("signals", "solver", "preflight", "guards"),
     *("checkpoints", "trainers", "warmup", "grpo", "selfplay", "train", "card", "plots", "widgets", "run", "gpu_check", "kaggle"),
 )
 
