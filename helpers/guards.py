@@ -57,7 +57,7 @@ def bargaining(history: Sequence[Mapping[str, float]], trained: Sequence[Seat]) 
 def council(history: Sequence[Mapping[str, float]], trained: Sequence[Seat]) -> dict[str, str]:
     """Names the two attractors that a council is known to fall into, 100/0 extraction and total refusal, as soon as the last
     STEPS logged steps show one; and warns when, from the first STEPS to the last, deals become rarer, one party takes more of
-    them, more parties sign below their threshold or more turns refuse. Each of these can be kept still by giving up another, so
+    them, more parties get less than their threshold or more turns refuse. Each of these can be kept still by giving up another:
     read them together. Shares are those of deals: nothing is said of them where there are hardly any."""
     log = [entry for entry in history if "deals" in entry]
     if len(log) < STEPS:
@@ -67,8 +67,8 @@ def council(history: Sequence[Mapping[str, float]], trained: Sequence[Seat]) -> 
     share, below = (
         [x / max(rate, 1e-9) for x, rate in zip(ends(log, key), deals, strict=True)] for key in ("max share", "below threshold")
     )
-    paid = ends(log, *(f"payoff {seat}" for seat in trained))
-    seats = f"the {len(trained)} trained seats together are paid {paid[1]:.2f} on average (6 is all that there ever is)"
+    paid = ends(log, *(f"payoff {seat}" for seat in trained))[1] / len(trained)
+    seats = f"the trained seats are paid {paid:.2f} each on average"
     last = f"of the last {STEPS} logged steps"
     none, all_to_one = deals[1] <= FEW_DEALS and refusing[1] >= REFUSING, deals[1] > FEW_DEALS and share[1] >= EXTRACTION
     if none:
@@ -98,8 +98,8 @@ def council(history: Sequence[Mapping[str, float]], trained: Sequence[Seat]) -> 
         )
     if min(deals) > FEW_DEALS and below[1] - below[0] > MAX_MORE_BELOW:
         found["below threshold"] = (
-            f"in a deal {below[1]:.2f} parties sign below their threshold, {below[0]:.2f} did at first {compared}; at most "
-            f"{MAX_MORE_BELOW:.2f} more are expected: deals are bought at any price; lower lam, or take an earlier checkpoint"
+            f"in a deal {below[1]:.2f} parties get less than their threshold, {below[0]:.2f} did at first {compared}; "
+            f"at most {MAX_MORE_BELOW:.2f} more are expected: deals at any price; lower lam, or take an earlier checkpoint"
         )
     if refusing[1] - refusing[0] > MAX_MORE_REFUSING and not none:
         found["more refusals"] = (

@@ -115,7 +115,7 @@ def test_extraction_is_named_with_the_largest_share_and_with_what_the_trained_se
     assert list(found) == ["100/0 extraction"]
     assert found["100/0 extraction"].startswith("100/0 extraction: in the deals of the last 10 logged steps")
     assert "the largest share of the surplus is 97.0% (from 90% on" in found["100/0 extraction"]
-    assert "the 2 trained seats together are paid 0.32" in found["100/0 extraction"]
+    assert "the trained seats are paid 0.16 each" in found["100/0 extraction"]
 
 
 def test_total_refusal_is_named_with_deal_rate_and_refusing_turns():
@@ -171,7 +171,7 @@ def test_warnings_of_the_council_say_from_what_to_what():
     history = steps((10, HEALTHY), (10, changed(max_share=0.8 * 0.5, below_threshold=0.8 * 0.5, silent_turns=0.65)))
     found = council(history, SEATS)
     assert "rose from 0.300 to 0.500" in found["larger shares"]
-    assert "0.50 parties sign below their threshold, 0.10 did at first" in found["below threshold"]
+    assert "0.50 parties get less than their threshold, 0.10 did at first" in found["below threshold"]
     assert "rose from 30.0% to 70.0%" in found["more refusals"]
 
 
