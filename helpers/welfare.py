@@ -88,7 +88,7 @@ def duplicates(events: Iterable[Event]) -> int:
 def others_turn(seat: Seat, names: tuple[str, ...]) -> re.Pattern:
     """Possessive quantifiers, so that no text takes long."""
     others = "|".join(re.escape(who) for pair in zip(SEATS, names, strict=True) if pair[0] != seat for who in pair)
-    who = rf"[ \t#>*_-]*+(?:Round \d++/\d++, )?(?:{others})(?!\w)[ \t*_]*+(?:\([^()\n]{{0,40}}+\)[ \t*_]*+)?"
+    who = rf"[ \t#>*_-]*+(?:Round \d++/\d++, )?(?:{others})[ \t*_]*+(?:\([^()\n]{{0,40}}+\)[ \t*_]*+)?"
     done = rf"(?:{PROPOSE}|{ACCEPT}|{REJECT})[ \t]++P\d|(?:{NONE}|{WALK})[ \t]*+(?:\"|$)"
     return re.compile(rf"^{who}:[ \t*_]*+(?:\n[ \t]*+)?(?:\{{\s?\"|[\"\u201c]|{done})", re.MULTILINE | re.IGNORECASE)
 

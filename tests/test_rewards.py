@@ -291,7 +291,7 @@ def test_the_log_of_a_surplus_has_the_same_value_and_slope_on_both_sides_of_one_
     assert (log_surplus(at) - below) / step == pytest.approx(1 / 0.01, rel=1e-4)
     assert (above - log_surplus(at)) / step == pytest.approx(1 / 0.01, rel=1e-4)
     assert log_surplus(-3.0) == pytest.approx(log(0.01) - 301)  # (-3 - .01) / .01
-    assert log_surplus(0.5) == log(0.5) and log_surplus(1.0) == 0.0
+    assert log_surplus(0.5) == log(0.5) and log_surplus(0.011) == log(0.011) and log_surplus(1.0) == 0.0
 
 
 def test_the_log_of_a_surplus_rises_everywhere():

@@ -118,6 +118,12 @@ def test_turns_of_each_kind_are_shares_of_all_replies():
     assert {name: found[name] * 11 for name in expected} == pytest.approx(expected)
 
 
+def test_a_proposal_is_a_duplicate_only_while_the_deal_is_live():
+    assert figures(offer(1, 1), offer(2, 2), offer(1, 3), offer(1, 1), WALK)["duplicate proposals"] == pytest.approx(1 / 5)
+    again = figures(offer(1, 1), *[NONE] * 10, no("P1"), offer(1, 1), game=Fixed(spec=replace(MILD, rounds=3)))
+    assert again["duplicate proposals"] == 0 and again["deal rate"] == 0
+
+
 def test_the_frame_has_a_row_an_episode_and_intervals_over_whole_seeds():
     played = [episode(offer(1, 1), *CLOSE, seed=0), episode(seed=0), episode(offer(2, 3), *CLOSE, seed=1)]
     frame = councils(GAME, played)
