@@ -10,10 +10,12 @@ import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
+from helpers import solver
 from helpers.evaluate import ORDER, interval
 from helpers.game import Game, replay
 from helpers.rollout import Episode
 from helpers.surplus import PricePath
+from helpers.welfare import OfferPath
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 SKY, PURPLE, YELLOW, GREY = "#56B4E9", "#CC79A7", "#F0E442", "#999999"
@@ -311,6 +313,87 @@ def price_path(path: PricePath, ax: Axes | None = None) -> Axes:
     ax.set_xticks(range(1, when[-1] + 1))
     ax.grid(axis="y", alpha=0.3)
     _legend_below(ax, ncols=3)
+    return ax
+
+
+def frontier(path: OfferPath, ax: Axes | None = None) -> Axes:
+    """All deals of one council, seen in two numbers: what a party gains on average and what the one that gains least gains. The
+    line joins the deals that no other beats in both, all of them efficient. With it what the textbooks would choose, and the
+    offers of the episode in their order, up to the deal. Deals below a threshold that lie far off are outside the axes."""
+    ax = _axes(ax)
+    surplus, rational = path.solution.surplus, path.solution.rational
+    x, y = surplus.mean(1), surplus.min(1)
+    ax.scatter(x[~rational], y[~rational], s=9, color=GREY, alpha=0.4, linewidth=0, label="deal below a threshold")
+    ax.scatter(x[rational], y[rational], s=20, color=SKY, linewidth=0, label="rational deal")
+    edge = np.flatnonzero(solver.frontier(np.column_stack([x, y]).round(12)))
+    edge = edge[np.argsort(x[edge])]
+    ax.plot(x[edge], y[edge], color="black", linewidth=1, label="frontier")
+    chosen: dict[int, list[str]] = {}
+    for name, row in path.solution.points.items():
+        chosen.setdefault(row, []).append(name)
+    looks = dict(zip(path.solution.points, zip((GREEN, PURPLE, ORANGE, BLUE), "os^D", strict=True), strict=False))
+    for row, names in chosen.items():
+        colour, marker = looks[names[0]]
+        ax.plot(x[row], y[row], marker, color=colour, ms=11, mfc="none", mew=2, linestyle="none", label=", ".join(names))
+    rows = [row for _, row in path.offers]
+    ax.plot(x[rows], y[rows], ".--", color=VERMILION, linewidth=1, label="offers in order")
+    for number, (seat, row) in enumerate(path.offers, 1):
+        ax.annotate(
+            f"{number} {seat}",
+            (x[row], y[row]),
+            xytext=(4, 4 + 9 * rows[: number - 1].count(row)),
+            fontsize=8,
+            textcoords="offset points",
+            color=VERMILION,
+        )
+    if path.deal is not None:
+        ax.plot(x[path.deal], y[path.deal], "*", color="black", ms=13, label="deal", zorder=4)
+    shown = [*np.flatnonzero(rational), *rows, *chosen]
+    if shown:
+        for limits, values in ((ax.set_xlim, x[shown]), (ax.set_ylim, y[shown])):
+            room = 0.1 * max(np.ptp(values), 0.5)
+            limits(values.min() - room, values.max() + room)
+    ax.axhline(0, color="black", linewidth=0.5)
+    ending = "no deal" if path.deal is None else "a deal"
+    ax.set(
+        title=f"Offers of seed {path.seed} among {len(x)} deals, {rational.sum()} of them rational: {ending}",
+        xlabel="mean surplus of the parties",
+        ylabel="smallest surplus",
+    )
+    ax.grid(alpha=0.3)
+    _legend_below(ax, ncols=3)
+    return ax
+
+
+def ladder(rows: Mapping[str, Mapping[int, Mapping[str, Mapping[str, float]]]], metric: str, ax: Axes | None = None) -> Axes:
+    """A metric at each checkpoint of one or more runs, with 95 % intervals. `rows`: {run: {training step: figures}}, step 0 being
+    the untrained base; a checkpoint where the metric does not exist is left out, and the line broken there."""
+    ax = _axes(ax)
+    steps = sorted({step for found in rows.values() for step in found})
+    apart = 0.012 * (steps[-1] - steps[0])  # side by side, so that no interval hides another
+    for number, ((name, found), colour, marker) in enumerate(zip(rows.items(), COLOURS, MARKERS, strict=False)):
+        shift = apart * (number - (len(rows) - 1) / 2)
+        missing = {"value": np.nan, "low": np.nan, "high": np.nan}
+        there = [found[step].get(metric, missing) for step in sorted(found)]
+        ax.errorbar(
+            [step + shift for step in sorted(found)],
+            [x["value"] for x in there],
+            yerr=np.hstack([_reach(x["value"], x["low"], x["high"]) for x in there]),
+            fmt=f"{marker}-",
+            ms=7,
+            capsize=4,
+            color=colour,
+            label=name,
+        )
+    n = max(figures[metric]["n"] for found in rows.values() for figures in found.values() if metric in figures)
+    ax.set_xticks(steps)
+    ax.set(
+        title=f"{metric[0].upper()}{metric[1:]} over the checkpoints with 95 % intervals ({n} seeds)",
+        xlabel="training step",
+        ylabel=f"mean {metric}",
+    )
+    ax.grid(axis="y", alpha=0.3)
+    _legend_below(ax, ncols=4)
     return ax
 
 

@@ -12,14 +12,19 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import log
 from random import Random
+from statistics import fmean
 from typing import Any
 
 from helpers.game import Game, Seat, replay
+from helpers.games.council_specs import WORST
 from helpers.players import ANSWERING
 from helpers.rollout import Episode, take
 
 LOOK_AHEAD = 7  # turns played on: every other seat moves at least once
+NEAR = 0.01  # normalised surplus from which downwards its logarithm goes on as a straight line
+FLOOR = -8.0  # of the floored terms
 
 
 @dataclass(frozen=True)
@@ -146,6 +151,41 @@ def outside(episode: Episode, seat: Seat) -> float:
     return -1.0 if min(episode.payoffs.values()) < 0 else 0.0
 
 
+def log_surplus(z: float) -> float:
+    """g(z) of a normalised surplus: log z, from NEAR downwards its tangent there, so that value and slope go on without a jump.
+    0 for the best deal; log .01 - 1 = -5.605 for z = 0, which is what no deal pays (the card of Fairness-GRPO)."""
+    return log(z) if z >= NEAR else log(NEAR) + (z - NEAR) / NEAR
+
+
+def surplus_terms(floor: float | None = None) -> tuple[Term, Term]:
+    """The two terms of the council's reward R = (1 - lambda) g(own z) + lambda (mean of g over all seats), see `council`. A floor
+    takes the place of every g below it. Raises ValueError for one at or above g(0): a deal below a threshold would then cost no
+    more than none."""
+    if floor is not None and not floor < log_surplus(0):
+        raise ValueError(f"expected a floor below {log_surplus(0):.3f}, what no deal gives, got {floor!r}")
+
+    def g(z: float) -> float:
+        return log_surplus(z) if floor is None else max(log_surplus(z), floor)
+
+    end, least = ("", "") if floor is None else ("_floored", f", at least {floor:g}")
+    return (
+        Term(
+            f"log_surplus{end}",
+            g(-WORST),
+            0,
+            f"the logarithm of the seat's own payoff, a normalised surplus, below {NEAR} its tangent{least}; no deal: -5.605",
+            lambda episode, seat: g(episode.payoffs[seat]),
+        ),
+        Term(
+            f"mean_log_surplus{end}",
+            g(-WORST),
+            0,
+            f"the mean of log_surplus{end} over all seats: the same for each of them",
+            lambda episode, seat: fmean(map(g, episode.payoffs.values())),
+        ),
+    )
+
+
 EPISODE_TERMS = {
     term.name: term
     for term in (
@@ -154,6 +194,8 @@ EPISODE_TERMS = {
         Term(
             "outside", -1, 0, "-1 if some seat is paid less than 0: in bargaining a deal outside the zone of agreement", outside
         ),
+        *surplus_terms(),
+        *surplus_terms(FLOOR),
     )
 }
 
@@ -193,6 +235,17 @@ RUBRICS = {
 }
 
 SELF_PLAY = Rubric("self-play", {"share": 1.0, "unusable": 0.5, "outside": 1.0})
+
+
+def council(lam: float, floored: bool = False) -> Rubric:
+    """The reward of a council episode, R = (1 - lam) g(own z) + lam (mean of g over all seats), lam from 0 (own) to 1 (shared).
+    `floored`: with FLOOR. The mean of R over the seats does not depend on lam, so where one policy plays all seats lam changes
+    little: train against mixed opponents. Both terms are always there, a weight of 0 too, so that both are logged. Raises
+    ValueError for a lam outside 0..1."""
+    if not 0 <= lam <= 1:
+        raise ValueError(f"expected lam from 0 (own surplus) to 1 (mean over the seats), got {lam!r}")
+    own, shared = surplus_terms(FLOOR if floored else None)
+    return Rubric(f"lam{lam:g}{'-floored' if floored else ''}", {own.name: 1 - lam, shared.name: lam})
 
 
 def rubric(text: str) -> Rubric:

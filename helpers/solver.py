@@ -5,6 +5,7 @@ means at or above every threshold. A bargaining solution is taken among the IR d
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -32,23 +33,27 @@ class Solution:
         """The deal of a named point; None when no deal is IR."""
         return tuple(map(int, self.deals[self.points[point]])) if self.points else None
 
-    def nnw(self, deal: Deal) -> float:
-        """Normalised Nash welfare of a deal: see `welfare`."""
-        return float(self.welfare(self.row(deal))[0])
+    @cached_property
+    def best(self) -> float:
+        """The largest NNW that a deal has; 0 when no deal is IR."""
+        return self.nnw(self.deal("Nash")) if self.points else 0.0
 
-    def welfare(self, rows=slice(None)) -> np.ndarray:
-        """Geometric mean, over the parties, of surplus / its maximum within the IR set: 0..1, 0 where some surplus is <= 0."""
-        rows = np.atleast_1d(np.arange(len(self.deals))[rows])
+    def nnw(self, deal: Deal) -> float:
+        """Normalised Nash welfare of a deal, 0..1: see `welfare`."""
+        return float(self.welfare(self.surplus[self.row(deal)]))
+
+    def welfare(self, surplus: np.ndarray) -> np.ndarray:
+        """Normalised Nash welfare of surpluses (..., parties), those of deals or of what was paid: the geometric mean, over the
+        parties, of surplus / its maximum within the IR set; 0 where some surplus is <= 0, or no deal is IR."""
         if not self.rational.any():
-            return np.zeros(len(rows))
+            return np.zeros(surplus.shape[:-1])
         best = self.surplus[self.rational].max(0)
-        shares = np.divide(self.surplus[rows], best, out=np.zeros((len(rows), len(best))), where=best > 0)
-        return np.where((shares > 0).all(1), np.exp(np.log(np.where(shares > 0, shares, 1.0)).mean(1)), 0.0)
+        shares = np.divide(surplus, best, out=np.zeros(surplus.shape), where=best > 0)
+        return np.where((shares > 0).all(-1), np.exp(np.log(np.where(shares > 0, shares, 1.0)).mean(-1)), 0.0)
 
     def regret(self, deal: Deal) -> float:
         """How much NNW a deal leaves on the table: the best IR deal's minus its own."""
-        best = self.nnw(self.deal("Nash")) if self.points else 0.0
-        return best - self.nnw(deal)
+        return self.best - self.nnw(deal)
 
 
 def solve(spec: Spec) -> Solution:

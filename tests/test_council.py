@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.game import IllegalAction, ParseError, replay
-from helpers.games.council import MAX_MESSAGE, Action, Council, State
+from helpers.games.council import MAX_MESSAGE, Action, Council, State, max_share
 from helpers.games.council_specs import Spec
 from helpers.players import Scripted
 from helpers.replies import MAX_LENGTH, read
@@ -167,7 +167,10 @@ def test_no_game_outlasts_its_rounds_and_vote_with_every_turn_written_twice():
 def test_under_unanimity_a_walk_ends_the_game_and_pays_nothing():
     state = after(offer(1, 1), yes("P1"), WALK)
     assert GAME.turn(state) is None and set(GAME.payoffs(state).values()) == {0.0}
-    assert GAME.counts(state) == {"deals": 0.0, "below threshold": 0.0, "walked away": 1.0, "rounds used": 1.0}
+    assert GAME.counts(state) == {
+        "deals": 0.0, "below threshold": 0.0, "walked away": 1.0, "rounds used": 1.0, "max share": 0.0, "refusals": 1 / 3,
+        "silent turns": 0.0,
+    }  # fmt: skip
     assert "over" in refused(state, NONE)
 
 
@@ -376,8 +379,24 @@ def test_a_payoff_is_the_surplus_over_the_threshold_as_a_share_of_the_largest_on
 def test_a_deal_below_the_own_threshold_can_be_proposed_accepted_and_closed_and_is_counted():
     state = after(offer(2, 1), *[yes("P1")] * 5)  # S1 itself proposes what pays it 0
     assert GAME.payoffs(state)["S1"] == -40 / 60 and GAME.payoffs(state)["S2"] == 1.0
-    assert GAME.counts(state) == {"deals": 1.0, "below threshold": 3.0, "walked away": 0.0, "rounds used": 1.0}
+    counts = GAME.counts(state)
+    assert (counts["deals"], counts["below threshold"], counts["walked away"], counts["rounds used"]) == (1, 3, 0, 1)
     assert GAME.counts(after(offer(2, 3), *[yes("P1")] * 5))["below threshold"] == 0.0  # 40 of 40: at or above
+
+
+def test_the_largest_share_is_of_what_those_gain_who_gain():
+    assert GAME.counts(after(offer(1, 1), *[yes("P1")] * 5))["max share"] == pytest.approx(1 / 3)  # 20 of 60, three times
+    assert GAME.counts(after(offer(2, 1), *[yes("P1")] * 5))["max share"] == pytest.approx(1 / 3)  # S2, S4, S6 1; others -2/3
+    assert max_share((1.0, 0.5, 0.5, -9.0, 0.0, 0.0)) == 0.5 and max_share((0.3, 0.0, -0.1)) == 1.0
+    assert max_share((0.0, -1.0)) == 0.0
+
+
+def test_refusals_and_silence_are_shares_of_the_turns_with_second_tries_among_them():
+    state = take(GAME, after(offer(1, 1), no("P1"), NONE, NONE), "no action")[0]
+    counts = GAME.counts(after(no("P1"), start=state))
+    assert len(state.events) == 5 and (counts["refusals"], counts["silent turns"]) == (2 / 6, 2 / 6)
+    assert (GAME.counts(START)["refusals"], GAME.counts(START)["silent turns"]) == (0, 0)
+    assert GAME.counts(after(no("P1"), WALK, start=after(offer(1, 1), start=FIVE)))["refusals"] == 2 / 3
 
 
 def test_without_a_deal_every_seat_gets_nothing():

@@ -10,9 +10,12 @@ from matplotlib import pyplot as plt  # noqa: E402  (after the backend is chosen
 
 from helpers import GAMES, plots  # noqa: E402
 from helpers.evaluate import figures, outcomes  # noqa: E402
+from helpers.games.council import Council  # noqa: E402
+from helpers.games.council_specs import SEATS  # noqa: E402
 from helpers.players import random_player, scripted  # noqa: E402
 from helpers.rollout import TEST, play  # noqa: E402
 from helpers.surplus import PricePath  # noqa: E402
+from helpers.welfare import offer_path  # noqa: E402
 
 MARKET = GAMES["market"]
 
@@ -214,6 +217,75 @@ def test_a_side_that_never_offers_leaves_the_plot_whole():
     assert {"buyer offers (linear)", "seller offers (hardball)"} <= set(legend(ax))
 
 
+@pytest.fixture(scope="module")
+def path():
+    council = Council(specs="small", min_accept=5)
+    return offer_path(council, play(council, [0], dict.fromkeys(SEATS, scripted(council, "linear")))[0])
+
+
+LADDER = {
+    "lam0": {0: {"NNW": figure(0.4)}, 5: {"NNW": figure(0.5)}, 10: {"deal rate": figure(1.0)}, 24: {"NNW": figure(0.45, 0.2)}},
+    "lam1": {0: {"NNW": figure(0.4)}, 24: {"NNW": figure(0.6, n=12)}},
+}
+
+
+def test_the_frontier_shows_every_deal_and_joins_those_that_no_other_beats_in_both_numbers(path):
+    ax = plots.frontier(path)
+    surplus, rational = path.solution.surplus, path.solution.rational
+    both = np.column_stack([surplus.mean(1), surplus.min(1)])
+    dots = {c.get_label(): c.get_offsets() for c in ax.collections}
+    assert sorted(map(tuple, dots["rational deal"])) == sorted(map(tuple, both[rational]))
+    assert sorted(map(tuple, dots["deal below a threshold"])) == sorted(map(tuple, both[~rational]))
+    line = {line.get_label(): line for line in ax.lines}["frontier"].get_xydata()
+    both = both.round(12)  # equal deals may differ in the last digit
+    best = [p for p in both if not any((q >= p).all() and (q > p).any() for q in both)]
+    assert line[:, 0].tolist() == sorted(line[:, 0]) and line[:, 1].tolist() == sorted(line[:, 1], reverse=True)
+    assert {tuple(p.round(9)) for p in line} == {tuple(p.round(9)) for p in best}
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("mean surplus of the parties", "smallest surplus")
+
+
+def test_the_frontier_shows_the_offers_in_their_order_the_deal_and_the_solutions(path):
+    ax = plots.frontier(path)
+    surplus = path.solution.surplus
+    lines = {line.get_label(): line for line in ax.lines}
+
+    def place(row):
+        return [surplus[row].mean(), surplus[row].min()]
+
+    assert len(path.offers) > 2 and path.deal is not None
+    assert lines["offers in order"].get_xydata().tolist() == [place(row) for _, row in path.offers]
+    assert texts(ax) == [f"{number} {seat}" for number, (seat, _) in enumerate(path.offers, 1)]
+    assert lines["deal"].get_xydata().tolist() == [place(path.deal)] and ax.get_title().endswith("rational: a deal")
+    for row in set(path.solution.points.values()):
+        label = ", ".join(name for name, other in path.solution.points.items() if other == row)
+        assert lines[label].get_xydata().tolist() == [place(row)]
+        assert ax.get_xlim()[0] < place(row)[0] < ax.get_xlim()[1] and ax.get_ylim()[0] < place(row)[1] < ax.get_ylim()[1]
+
+
+def test_an_episode_without_offers_or_rational_deals_has_a_frontier_too(path):
+    nothing = replace(path.solution, rational=np.zeros_like(path.solution.rational), points={})
+    ax = plots.frontier(replace(path, solution=nothing, offers=(), deal=None))
+    assert "deal" not in legend(ax) and "frontier" in legend(ax) and ax.get_title().endswith("0 of them rational: no deal")
+
+
+def test_a_ladder_shows_every_checkpoint_of_every_run_side_by_side_with_its_interval():
+    ax = plots.ladder(LADDER, "NNW")
+    found = {c.get_label(): c.lines for c in ax.containers}
+    assert list(found) == ["lam0", "lam1"] == legend(ax)
+    line, _, (bars,) = found["lam0"]
+    assert line.get_xdata() == pytest.approx([0, 5, 10, 24], abs=0.2) and line.get_xdata()[0] < 0
+    assert line.get_ydata() == pytest.approx([0.4, 0.5, np.nan, 0.45], nan_ok=True)  # no NNW at step 10: the line is broken
+    assert bars.get_segments()[-1][:, 1].tolist() == pytest.approx([0.25, 0.65])
+    assert found["lam1"][0].get_xdata() == pytest.approx([0, 24], abs=0.2) and found["lam1"][0].get_xdata()[0] > 0
+    assert list(ax.get_xticks()) == [0, 5, 10, 24] and ax.get_title() == "NNW over the checkpoints with 95 % intervals (12 seeds)"
+    assert plots.ladder(LADDER, "deal rate").get_title().startswith("Deal rate over")
+
+
+def test_a_ladder_of_one_run_stands_on_its_steps():
+    lines = plots.ladder({"lam1": LADDER["lam1"]}, "NNW").containers[0].lines
+    assert lines[0].get_xydata().tolist() == [[0, 0.4], [24, 0.6]]
+
+
 def test_reward_bars_end_with_the_total():
     ax = plots.reward_bars({"form": -0.25, "own": 1.0}, "A reply")
     assert [bar.get_width() for bar in ax.patches] == [-0.25, 1.0, 0.75]
@@ -222,7 +294,7 @@ def test_reward_bars_end_with_the_total():
     assert ax.get_title() == "A reply"
 
 
-def test_every_plot_draws_on_the_axes_it_is_given_and_returns_them(episodes, rows):
+def test_every_plot_draws_on_the_axes_it_is_given_and_returns_them(episodes, rows, path):
     calls = {
         plots.learning_curves: (HISTORY, ["own"]),
         plots.payoff_distributions: (rows,),
@@ -233,6 +305,8 @@ def test_every_plot_draws_on_the_axes_it_is_given_and_returns_them(episodes, row
         plots.split: (CELLS, "own share"),
         plots.trade_off: (POINTS, "own share", "deal rate"),
         plots.price_path: (PATH,),
+        plots.frontier: (path,),
+        plots.ladder: (LADDER, "NNW"),
         plots.reward_bars: ({"own": 1.0},),
     }
     for plot, arguments in calls.items():

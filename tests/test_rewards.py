@@ -1,8 +1,11 @@
 """What the rubrics pay: bounded terms, luck shared within a group, form never an income, and a gallery that can not win."""
 
 import json
+from dataclasses import replace
 from functools import cache
+from math import log
 from random import Random
+from statistics import fmean
 
 import pytest
 from hypothesis import given
@@ -11,10 +14,25 @@ from mixed import walk
 
 from helpers import GAMES
 from helpers.gallery import GALLERY, earnings, score
+from helpers.games.council import Council
+from helpers.games.council_specs import SEATS
 from helpers.games.market import PROJECTS, READY, UNITS, Greedy, Market, moved, useful
-from helpers.players import Scripted, competent
-from helpers.rewards import LOOK_AHEAD, RUBRICS, TERMS, Rubric, attainable_after, judge, rubric
-from helpers.rollout import play
+from helpers.players import Scripted, competent, random_player, scripted
+from helpers.rewards import (
+    EPISODE_TERMS,
+    FLOOR,
+    LOOK_AHEAD,
+    RUBRICS,
+    TERMS,
+    Rubric,
+    attainable_after,
+    council,
+    judge,
+    log_surplus,
+    rubric,
+    surplus_terms,
+)
+from helpers.rollout import Episode, play
 
 GAME = Market()
 BAD = ("nothing", "pass() build_project()", "accept_trade(t99)", "propose_trade(B, {Iron: 99}, {Coal: 1})", "")
@@ -239,3 +257,107 @@ def test_a_score_is_the_weighted_sum_of_the_earnings():
     own = Rubric("own only", {"own": 2.0})
     assert score(GAME, strategy, own, range(5)) == pytest.approx(2 * earnings(GAME, strategy, range(5))["own"])
     assert json.loads(own.to_json())["weights"] == {"own": 2.0}
+
+
+# --- the council's episodes
+
+COUNCIL = Council(specs="small", rounds=2, min_accept=4)
+NO_DEAL = log(0.01) - 1  # games.md: -5.605
+
+
+@cache
+def councils() -> list[Episode]:
+    """Episodes of random and of rational parties, with deals and without, some below a threshold."""
+    out = []
+    for player in (random_player(COUNCIL), scripted(COUNCIL, "conceder"), scripted(COUNCIL, "greedy-anchor")):
+        out += play(COUNCIL, range(40), dict.fromkeys(SEATS, player))
+    return out
+
+
+def paid(*payoffs) -> Episode:
+    """A council episode that ended with these payoffs."""
+    return replace(councils()[0], payoffs=dict(zip(SEATS, payoffs, strict=True)))
+
+
+def reward(episode, seat, lam, floored=False) -> float:
+    return sum(weight * EPISODE_TERMS[name].value(episode, seat) for name, weight in council(lam, floored).weights.items())
+
+
+def test_the_log_of_a_surplus_has_the_same_value_and_slope_on_both_sides_of_one_hundredth():
+    at, step = 0.01, 1e-7
+    below, above = log_surplus(at - step), log_surplus(at + step)
+    assert log_surplus(at) == log(0.01)
+    assert below == pytest.approx(log(0.01), abs=2e-5) and above == pytest.approx(log(0.01), abs=2e-5)
+    assert (log_surplus(at) - below) / step == pytest.approx(1 / 0.01, rel=1e-4)
+    assert (above - log_surplus(at)) / step == pytest.approx(1 / 0.01, rel=1e-4)
+    assert log_surplus(-3.0) == pytest.approx(log(0.01) - 301)  # (-3 - .01) / .01
+    assert log_surplus(0.5) == log(0.5) and log_surplus(0.011) == log(0.011) and log_surplus(1.0) == 0.0
+
+
+def test_the_log_of_a_surplus_rises_everywhere():
+    rng = Random(0)
+    for low, high in (sorted((rng.uniform(-9, 1), rng.uniform(-9, 1))) for _ in range(500)):
+        assert log_surplus(low) < log_surplus(high)
+
+
+@pytest.mark.parametrize("floored", [False, True])
+@pytest.mark.parametrize("lam", [0, 0.3, 1])
+def test_no_deal_gives_every_seat_the_same_whatever_lambda_and_floor(lam, floored):
+    [episode] = play(COUNCIL, [0], dict.fromkeys(SEATS, scripted(COUNCIL, "passive-gate")))
+    assert set(episode.payoffs.values()) == {0.0}
+    for seat in SEATS:
+        assert reward(episode, seat, lam, floored) == pytest.approx(NO_DEAL) == pytest.approx(-5.605, abs=5e-4)
+
+
+@pytest.mark.parametrize("floored", [False, True])
+def test_the_mean_reward_of_the_seats_is_the_same_for_every_lambda(floored):
+    ends = set()
+    for episode in councils():
+        means = [fmean(reward(episode, seat, lam, floored) for seat in SEATS) for lam in (0, 0.25, 0.5, 1)]
+        assert means == pytest.approx([means[0]] * 4)
+        ends.add((any(episode.payoffs.values()), min(episode.payoffs.values()) < 0))
+    assert ends == {(False, False), (True, False), (True, True)}
+
+
+def test_lambda_0_pays_a_seat_for_its_own_surplus_and_lambda_1_all_seats_alike():
+    episode = paid(1.0, 0.5, 0.0, 0.25, 0.01, 0.1)
+    logs = [0.0, log(0.5), NO_DEAL, log(0.25), log(0.01), log(0.1)]
+    assert [reward(episode, seat, 0) for seat in SEATS] == pytest.approx(logs)
+    assert [reward(episode, seat, 1) for seat in SEATS] == pytest.approx([fmean(logs)] * 6)
+    assert reward(episode, "S2", 0.25) == pytest.approx(0.75 * log(0.5) + 0.25 * fmean(logs))
+
+
+def test_the_floor_takes_the_place_of_what_lies_below_it_and_of_nothing_else():
+    episode = paid(1.0, -0.5, -0.01, 0.0, -0.0239, -0.0241)
+    raw = [0.0, log(0.01) - 51, log(0.01) - 2, NO_DEAL, log(0.01) - 3.39, log(0.01) - 3.41]  # -4.605 - 3.395 = -8
+    assert [reward(episode, seat, 0) for seat in SEATS] == pytest.approx(raw)
+    assert [reward(episode, seat, 0, True) for seat in SEATS] == pytest.approx([max(x, -8.0) for x in raw])
+    assert sum(x < -8 for x in raw) == 2 and FLOOR == -8
+    assert reward(episode, "S1", 1, True) == pytest.approx(fmean(max(x, -8.0) for x in raw))
+
+
+@pytest.mark.parametrize("floor", [NO_DEAL, -5.6, 0.0, float("nan")])
+def test_a_floor_that_would_make_a_deal_below_a_threshold_no_worse_than_none_is_refused(floor):
+    with pytest.raises(ValueError, match="expected a floor below -5.605, what no deal gives, got"):
+        surplus_terms(floor)
+    assert surplus_terms(-5.61)[0].value(paid(*[-9.0] * 6), "S1") == -5.61 < NO_DEAL
+
+
+def test_the_councils_terms_stay_within_their_bounds_and_take_them_up():
+    low, high = COUNCIL.payoff_range
+    for term in (*surplus_terms(), *surplus_terms(FLOOR)):
+        assert EPISODE_TERMS[term.name].says == term.says
+        for episode in (*councils(), paid(*[low] * 6), paid(*[high] * 6)):
+            assert term.low <= term.value(episode, "S3") <= term.high
+        assert (term.value(paid(*[low] * 6), "S3"), term.value(paid(*[high] * 6), "S3")) == (term.low, term.high)
+    assert surplus_terms(FLOOR)[0].low == FLOOR and -907 < surplus_terms()[0].low < -900
+
+
+def test_a_lambda_is_a_share_and_its_rubric_logs_both_terms_always():
+    assert council(0).weights == {"log_surplus": 1, "mean_log_surplus": 0} and council(0).name == "lam0"
+    assert council(0.25, True).weights == {"log_surplus_floored": 0.75, "mean_log_surplus_floored": 0.25}
+    assert council(0.25, True).name == "lam0.25-floored" and council(1).name == "lam1"
+    for lam in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ValueError, match="expected lam from 0 .* to 1"):
+            council(lam)
+    assert rubric(council(0.25).to_json()) == council(0.25)

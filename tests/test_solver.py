@@ -72,6 +72,17 @@ def test_masks_frontier_and_points_agree_with_brute_force_on_200_random_games():
     assert 5 < empty < 150
 
 
+def test_welfare_takes_any_surpluses_and_the_best_deal_has_no_regret():
+    found = solve(small(3))
+    everything = found.welfare(found.surplus)
+    assert everything.shape == (len(found.deals),) and everything.max() > 0
+    assert list(everything) == [found.nnw(tuple(deal)) for deal in found.deals]
+    assert found.best == pytest.approx(everything.max()) and found.regret(found.deal("Nash")) == 0
+    ideal = found.surplus[found.rational].max(0)
+    assert float(found.welfare(ideal)) == pytest.approx(1) and float(found.welfare(ideal / 2)) == pytest.approx(0.5)
+    assert float(found.welfare(np.array([0.0, *ideal[1:]]))) == float(found.welfare(-ideal)) == 0.0
+
+
 @pytest.mark.skipif(not PUBLIC.exists(), reason="the public score tables are not beside the checkout")
 def test_counts_of_the_two_public_games():
     specs = load(str(PUBLIC))

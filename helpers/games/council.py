@@ -15,7 +15,7 @@ rejection (the opener's puts nothing to it). One that is no well-formed action m
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -204,12 +204,18 @@ class Council:
         return {seat: share * x for seat, x in self._paid(state, best.deal, round_of(state)).items()}
 
     def counts(self, state: State) -> Mapping[str, float]:
-        paid = self.payoffs(state)
+        """Numbers of parties and rounds, and shares: the largest one of the surplus; of the turns, second tries among them, those
+        that reject or walk and those that are silent."""
+        paid, kinds = self.payoffs(state), [event.action.kind for event in state.events]
+        turns = max(len(kinds), 1)
         return {
             "deals": float(bool(state.deal)),
             "below threshold": float(sum(x < 0 for x in paid.values())),
             "walked away": float(len(state.walked)),
             "rounds used": float(round_of(state)),
+            "max share": max_share(paid.values()),
+            "refusals": (kinds.count(REJECT) + kinds.count(WALK)) / turns,
+            "silent turns": kinds.count(NONE) / turns,
         }
 
     def view(self, state: State, seat: Seat) -> View:
@@ -323,6 +329,12 @@ class Council:
 
 
 PHRASES = ("", "", "This is fair to all.", "I can not go lower.", "Who can support this?")  # what the random player says
+
+
+def max_share(paid: Iterable[float]) -> float:
+    """The largest gain as a share of the gains of all who gain: 1/6..1; 0 where nobody gains."""
+    gains = [max(x, 0.0) for x in paid]
+    return max(gains) / sum(gains) if any(gains) else 0.0
 
 
 # --- the rules of one step
