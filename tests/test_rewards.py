@@ -1,6 +1,7 @@
 """What the rubrics pay: bounded terms, luck shared within a group, form never an income, and a gallery that can not win."""
 
 import json
+from dataclasses import replace
 from functools import cache
 from random import Random
 
@@ -10,13 +11,19 @@ from hypothesis import strategies as st
 from mixed import walk
 
 from helpers import GAMES
-from helpers.gallery import GALLERY, earnings, score
+from helpers.gallery import EXAMPLES, GALLERY, earnings, score
+from helpers.game import replay
+from helpers.games.bargaining import DEAL, NO_DEAL, OFFER, Action, Bargaining
+from helpers.games.council import Council
 from helpers.games.market import PROJECTS, READY, UNITS, Greedy, Market, moved, useful
-from helpers.players import Scripted, competent
-from helpers.rewards import LOOK_AHEAD, RUBRICS, TERMS, Rubric, attainable_after, judge, rubric
+from helpers.players import WAITING, Scripted, competent
+from helpers.rewards import ACHIEVEMENTS, LOOK_AHEAD, RUBRICS, TERMS, Rubric, attainable_after, judge, rubric
 from helpers.rollout import play
 
 GAME = Market()
+BARGAINING = Bargaining()
+TABLES = {**GAMES, "bargaining": BARGAINING}
+POINT = EXAMPLES["bargaining"].seed, EXAMPLES["bargaining"].actions
 BAD = ("nothing", "pass() build_project()", "accept_trade(t99)", "propose_trade(B, {Iron: 99}, {Coal: 1})", "")
 
 
@@ -104,6 +111,48 @@ def test_one_decision_point_in_three_has_partners_who_take_up_offers_and_there_a
         taken += seen
     assert set(taken) == {(0.0, 0.0), (round(READY / UNITS, 9),) * 2}
     assert 0.23 < sum(change > 0 for change, _ in taken) / len(taken) < 0.43 and len(taken) > 90
+
+
+def test_adding_nothing_is_idling_but_in_bargaining_where_it_is_standing_by_ones_offer():
+    for game in (GAME, Council(specs="small", rounds=2)):
+        for _, state in list(walk(game, 3))[:-1]:
+            view = game.view(state, game.turn(state))
+            assert WAITING[game.name](view, None) == game.fallback(view)
+    state = replay(BARGAINING, *POINT)  # the buyer has offered 33, the seller asks 43.50
+    view = BARGAINING.view(state, "buyer")
+    assert WAITING["bargaining"](view, None) == Action(OFFER, 33.0)
+    assert WAITING["bargaining"](replace(view, standing=33.0), None) == Action(DEAL)
+
+
+def test_at_the_opening_of_bargaining_prices_that_nobody_takes_at_once_are_told_apart():
+    """The seat stands by its offer: the partner, who ends at its limit, takes it sooner or later, or never. What it gives away
+    is lost, and what it asks too much is worth no more than walking away."""
+    for seed in range(30):
+        state = BARGAINING.deal(seed)
+        if BARGAINING.turn(state) == "seller":
+            continue
+        buyer, seller = state.limits
+        prices = [seller - 1.0, *(round(seller + share * (buyer - seller), 2) for share in (0.1, 0.4, 0.7)), buyer + 1.0]
+        too_little, *fair, loss = judge(BARGAINING, seed, [], [str(Action(OFFER, price)) for price in prices])
+        paid = [TERMS["own"].value(j) for j in fair]
+        assert paid == sorted(paid, reverse=True) and paid[0] > paid[2] > 0, (seed, paid)
+        assert TERMS["own"].value(too_little) == TERMS["table"].value(too_little) == 0.0
+        assert TERMS["own"].value(loss) == -1.0
+
+
+def test_no_gain_of_the_other_side_makes_up_for_a_loss():
+    deal, gift, walk_away = judge(BARGAINING, *POINT, [str(Action(DEAL)), str(Action(OFFER, 44.0)), str(Action(NO_DEAL))])
+    assert -1 < deal.change["buyer"] < 0 < deal.change["seller"]  # 43.50 is 1.03 above the buyer's limit
+    for loss in (deal, gift):
+        assert RUBRICS["default"].terms(loss)["own"] == -1.0 and RUBRICS["default"].reward(loss) < -0.5
+    assert RUBRICS["default"].reward(walk_away) == 0.0
+
+
+def test_the_cards_environment_pays_for_what_the_game_counts_as_achieved():
+    for game, pays in ACHIEVEMENTS.items():
+        assert pays.keys() <= TABLES[game].counts(TABLES[game].deal(0)).keys()
+    deal, offer = judge(BARGAINING, *POINT, [str(Action(DEAL)), str(Action(OFFER, 38.0))])
+    assert [TERMS["card_environment"].value(j) for j in (deal, offer)] == [1.0, 0.0]
 
 
 def test_form_only_penalises_and_is_the_only_difference_between_an_unusable_reply_and_idling():
@@ -196,7 +245,7 @@ SEEDS = range(40)
 
 @cache
 def earned(game_name):
-    return {name: earnings(GAMES[game_name], strategy, SEEDS) for name, strategy in GALLERY[game_name].items()}
+    return {name: earnings(TABLES[game_name], strategy, SEEDS) for name, strategy in GALLERY[game_name].items()}
 
 
 def scores(rubric_name, game_name="market") -> dict[str, float]:
@@ -206,7 +255,7 @@ def scores(rubric_name, game_name="market") -> dict[str, float]:
 
 
 def test_every_game_has_a_gallery_that_opens_with_a_good_strategy_and_holds_bad_and_cheating_ones():
-    assert set(GALLERY) == set(GAMES)
+    assert set(GALLERY) >= set(GAMES)
     for strategies in GALLERY.values():
         kinds = [strategy.kind for strategy in strategies.values()]
         assert kinds[0] == "good" and set(kinds) == {"good", "bad", "cheating"}
@@ -232,6 +281,13 @@ def test_under_the_cards_rubric_spam_outscores_the_good_strategy():
     for spam in ("spam reject", "made-up id", "junk offers", "wash trader"):
         assert paid[spam] > paid["greedy"], spam
     assert paid["spam reject"] == pytest.approx(10 * (0.5 + 0.3))  # ten turns, each "valid" and not pass()
+
+
+def test_under_the_cards_rubric_stalling_in_bargaining_outscores_the_good_strategy_and_signing_early_scores_little():
+    paid = scores("card", "bargaining")
+    assert paid["stall"] > paid["linear"] > paid["sign anything"]
+    assert paid["junk offers"] == pytest.approx(4 * (0.5 + 0.3))  # four turns, each "valid" and not walking away
+    assert paid["made-up deal"] == pytest.approx(0.5 + 0.3) and paid["walk away"] == pytest.approx(0.5)
 
 
 def test_a_score_is_the_weighted_sum_of_the_earnings():
