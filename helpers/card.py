@@ -16,6 +16,7 @@ import pandas as pd
 
 from helpers import game_named
 from helpers.evaluate import table
+from helpers.players import competent_player
 from helpers.presets import Preset
 from helpers.rollout import Episode, load, messages_of
 from helpers.tiny.lessons import LESSONS
@@ -26,6 +27,11 @@ WATCHED = (
     "that alone is worth."
 )
 
+CHAT = (
+    "The game is a chat: a later prompt is the whole chat so far, the adapter's own replies included, and one message more, as "
+    "`helpers.rollout.messages_of` makes it.\n"
+)
+
 
 def model_card(summary: Mapping, history: Sequence[Mapping], preset: Preset) -> str:
     """The card of the adapter that a run trained. `summary` as `evaluate.summary` makes it, `history` TRL's log_history."""
@@ -33,7 +39,7 @@ def model_card(summary: Mapping, history: Sequence[Mapping], preset: Preset) -> 
     front = preset.model.replace("tiny/", "parley-tiny-") if preset.embedded else preset.model
     tokenizers = "PreTrainedTokenizerFast" if preset.embedded else "AutoTokenizer"  # see models.load
     watched = LESSONS[summary["game"]].watched + WATCHED if preset.embedded else "It had not seen the game before."
-    watched += imitated(preset) if preset.warmup_steps else ""
+    watched += imitated(preset, summary["game"]) if preset.warmup_steps else ""
     embedded = ", a folder of this project's repository and not a model of the Hub" if preset.embedded else ""
     game = game_named(summary["game"])
     start = game.deal(summary["seeds"][0])
@@ -119,7 +125,7 @@ print(reply := tokenizer.decode(out[0, inputs["input_ids"].shape[1] :], skip_spe
 ```
 
 Read a reply with `helpers.replies.read(game, reply)`, which gives its one action or an error that says what is wrong.
-
+{CHAT if game.memory == "chat" else ""}
 ## Citation
 
 ```bibtex
@@ -139,13 +145,18 @@ Read a reply with `helpers.replies.read(game, reply)`, which gives its one actio
 """
 
 
-def imitated(preset: Preset) -> str:
+def imitated(preset: Preset, game: str) -> str:
     """What the adapter had seen when GRPO began (helpers/warmup.py)."""
     return (
         f" Before GRPO the adapter imitated scripted play for {preset.warmup_steps} supervised steps: **three of four of these "
-        "actions were a competent (greedy) trader's**, the others random legal ones; the row *warm start* shows what that alone "
-        "is worth."
+        f"actions were a competent player's ({expert(game)})**, the others random legal ones; the row *warm start* shows what "
+        "that alone is worth."
     )
+
+
+def expert(game: str) -> str:
+    """The name of the game's competent player."""
+    return competent_player(game_named(game)).name
 
 
 def results(summary: Mapping) -> str:
@@ -193,10 +204,11 @@ def verdict(comparison: Mapping) -> str:
 
 
 def one_seat(summary: Mapping) -> str:
-    """The second table, where a player holds one seat and greedy partners the others; empty when it was not measured."""
+    """The second table, where a player holds one seat and competent partners the others; empty when it was not measured."""
     if "one_seat" not in summary:
         return ""
-    return f"\nIn one seat, with greedy partners in the others:\n\n{markdown(table(summary['one_seat']))}\n"
+    name = expert(summary["game"])
+    return f"\nIn one seat, with {name} partners in the others:\n\n{markdown(table(summary['one_seat']))}\n"
 
 
 def training_seeds(summaries: Sequence[Mapping]) -> str:
@@ -250,12 +262,12 @@ def middle(episodes: Sequence[Episode]) -> Episode:
 
 
 def excerpt(episodes: Sequence[Episode], length: int = 16) -> str:
-    """What a reader of README.md sees of `episodes`: the last `length` turns up to the first build of the middle one, and the
-    prompt of the first of them."""
+    """What a reader of README.md sees of `episodes`: the last `length` turns up to the first build of the middle one (where
+    nothing is built, its first `length` turns), and the prompt of the first of them."""
     episode = middle(episodes)
     builds = [i for i, turn in enumerate(episode.turns, 1) if turn.action.startswith("build")]
-    stop = max(builds[0] if builds else length, length)
-    start = stop - length + 1
+    stop = min(max(builds[0] if builds else length, length), len(episode.turns))
+    start = max(stop - length, 0) + 1
     turn = episode.turns[start - 1]
     return (
         f"Seed {episode.seed}, the episode with the median table payoff; turns {start} to {stop} of {len(episode.turns)}. "

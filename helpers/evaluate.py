@@ -17,10 +17,12 @@ import pandas as pd
 from scipy.stats import bootstrap
 
 from helpers.game import Game, Seat, replay
+from helpers.players import FLOORS, SCRIPTED
 from helpers.rollout import Episode
 
-# Of rows in every table; the optimum comes last.
-ORDER = ("random", "always-accept", "untrained base", "warm start", "trained", "greedy")
+# Of rows in every table, whatever the game: floors before the models, competent players after them; the optimum comes last.
+COMPETENT = tuple(dict.fromkeys(next(iter(players)) for players in SCRIPTED.values()))
+ORDER = ("random", *FLOORS.values(), "untrained base", "warm start", "trained", *COMPETENT)
 
 BOOTSTRAPS = 9999  # resamples of a ratio, as many as scipy draws
 
@@ -169,7 +171,7 @@ def summary(
     """What summary.json holds: plain data that README, model card and regression tests read.
 
     `rows` are `outcomes` of players that play all seats, among them random, untrained base and trained, and warm start where
-    there was one; `one_seat` of players in one seat among greedy partners. `seed` is the training run's, `seconds` its wall
+    there was one; `one_seat` of players in one seat among competent partners. `seed` is the training run's, `seconds` its wall
     clock. Raises ValueError when the players were not given the same seeds.
     """
     trained, random = rows["trained"], rows["random"]

@@ -39,7 +39,7 @@ from helpers.trainers import Deadline, arguments, once
 from helpers.warmup import warm_up
 
 ROUNDS = 30  # of games, in which the rows must be found
-ROWS_PER_ROUND = 96  # about how many rows four games give
+ROWS_A_TURN = 0.6  # about how many rows each turn that a game may have gives
 # For each row that matters: without any, the policy forgets to idle where nothing better is at hand, and does what is forbidden.
 OTHERS = 1 / 6
 Row = dict[str, Any]  # seed, actions (text), seat, prompt (messages)
@@ -88,12 +88,13 @@ class Rows:
             (Model("policy", self.policy_at(step)), 3),
             (mixed_player(self.game), 1),
         )  # three own games to one of mixed play
+        games = math.ceil(need / (4 * ROWS_A_TURN * self.game.max_turns))  # of each share, in a round
         fresh: list[Row] = []
         for _ in range(ROUNDS):
             if len(fresh) >= need:
                 break
             for player, share in sources:
-                seeds = rng.sample(TRAIN, share * math.ceil(need / ROWS_PER_ROUND))
+                seeds = rng.sample(TRAIN, share * games)
                 episodes = play(self.game, seeds, dict.fromkeys(self.game.seats, player))
                 fresh += rows_of(self.game, self.rubric, episodes, OTHERS)
         if len(fresh) < need:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from helpers.game import Game
 from helpers.games import classic, delegates
-from helpers.games.bargaining import Concession, always_split, hardball, tit_for_tat
+from helpers.games.bargaining import Concession, always_split, hardball, stand_by, tit_for_tat
 from helpers.games.market import AcceptTrade, Greedy, Pass, RejectTrade
 from helpers.games.support import APPROVE, ESCALATE, Keyword, honest, sure
 from helpers.rollout import Request
@@ -73,6 +73,10 @@ SCRIPTED = {
 }
 
 
+# One scripted player of each game that earns, among its like, what idling earns: the floor of the tables of results.
+FLOORS = {"market": "always-accept", "bargaining": "hardball"}
+
+
 def competent(game: Game) -> Callable:
     return next(iter(SCRIPTED[game.name].values()))
 
@@ -87,11 +91,26 @@ ANSWERING = {
 }
 
 
+# How the judged seat goes on after its reply: it adds nothing, so that what follows is the reply's doing. Where idling ends the
+# game, that would be giving up; there it stands by its offer. (Going on as the competent player would wash the reply out: at
+# the opening of bargaining every price that is not taken at once would earn the same.)
+WAITING = {"market": always_pass, "bargaining": stand_by, "council": delegates.Insist(None)}
+
+
 def scripted(game: Game, name: str) -> Scripted:
     """The named scripted player of a game. Raises ValueError for an unknown name."""
     if name not in SCRIPTED[game.name]:
         raise ValueError(f"expected a scripted player of {game.name} ({', '.join(SCRIPTED[game.name])}), got {name!r}")
     return Scripted(name, SCRIPTED[game.name][name])
+
+
+def competent_player(game: Game) -> Scripted:
+    """The competent player under its own name."""
+    return scripted(game, next(iter(SCRIPTED[game.name])))
+
+
+def floor_player(game: Game) -> Scripted:
+    return scripted(game, FLOORS[game.name])
 
 
 def mixed_player(game: Game) -> Scripted:

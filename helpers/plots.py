@@ -11,16 +11,21 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 from helpers import solver
-from helpers.evaluate import ORDER, interval
+from helpers.evaluate import COMPETENT, ORDER, interval
 from helpers.game import Game, replay
+from helpers.players import FLOORS
 from helpers.rollout import Episode
-from helpers.surplus import PricePath
+from helpers.surplus import PricePath, bargains
 from helpers.welfare import OfferPath
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 SKY, PURPLE, YELLOW, GREY = "#56B4E9", "#CC79A7", "#F0E442", "#999999"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, GREY, YELLOW)  # for kinds of action and terms; vermilion means invalid
-ROWS = dict(zip(ORDER, (GREY, SKY, ORANGE, YELLOW, BLUE, GREEN), strict=True))  # a player has the same colour in every plot
+ROWS = {  # a player has the same colour in every plot
+    **{"random": GREY, "untrained base": ORANGE, "warm start": YELLOW, "trained": BLUE},
+    **dict.fromkeys(FLOORS.values(), SKY),
+    **dict.fromkeys(COMPETENT, GREEN),
+}
 MARKERS = "o^sD*.vP"
 INVALID = "invalid reply"
 
@@ -160,6 +165,23 @@ def trade_network(game: Game, episodes: Sequence[Episode], ax: Axes | None = Non
     return ax
 
 
+def deal_shares(game: Game, episodes: Sequence[Episode], ax: Axes | None = None) -> Axes:
+    """Who gets how much: a histogram of the buyer's share of the surplus, over the deals of bargaining episodes. Below 0 and
+    above 1 one side has signed beyond its limit; shares further out than -1 and 2 are counted there."""
+    ax = _axes(ax)
+    shares = bargains(game, episodes)["buyer share of deals"].dropna()
+    ax.axvspan(0, 1, color=GREEN, alpha=0.1, label="zone of agreement")
+    label = f"{len(shares)} deals in {len(episodes)} episodes"
+    ax.hist(shares.clip(-1, 2), bins=np.linspace(-1, 2, 31), color=BLUE, alpha=0.8, label=label)
+    ax.set(title="Who gets how much", xlabel="buyer's share of the surplus (the rest is the seller's)", ylabel="deals")
+    _legend_below(ax, ncols=2)
+    return ax
+
+
+# What came of the deals in many episodes, in the picture that suits the game: (game, episodes, ax) -> ax.
+DEALINGS = {"market": trade_network, "bargaining": deal_shares}
+
+
 def timeline(game: Game, episode: Episode, ax: Axes | None = None) -> Axes:
     """One episode, turn by turn: a marker for each kind of action, a cross for an invalid reply, a line between the two seats
     of a trade (in games that have trades), and the word where a seat builds."""
@@ -180,7 +202,8 @@ def timeline(game: Game, episode: Episode, ax: Axes | None = None) -> Axes:
         if turn.action.startswith("build"):
             ax.annotate("builds", (i + 1, y[turn.seat]), xytext=(0, 9), textcoords="offset points", ha="center")
     _players(ax, [f"{seat} ({episode.players[seat]})\npayoff {episode.payoffs[seat]:g}" for seat in game.seats])
-    ax.set(xlim=(0, len(kinds) + 2), xlabel="turn (a line joins the two seats of a trade)", ylabel="seat")
+    lines = " (a line joins the two seats of a trade)" if hasattr(state, "trades") else ""
+    ax.set(xlim=(0, len(kinds) + 2), xlabel=f"turn{lines}", ylabel="seat")
     ax.set_title(f"Episode of seed {episode.seed}: table payoff {sum(episode.payoffs.values()):g}")
     ax.grid(axis="y", alpha=0.3)
     _legend_below(ax, ncols=4)
@@ -253,9 +276,9 @@ def trade_off(rows: Mapping[str, Mapping[str, Mapping[str, float]]], x: str, y: 
     which one of the two does not exist are named below the title instead."""
     ax = _axes(ax)
     shown = [name for name in _ordered(rows) if {x, y} <= rows[name].keys()]
-    colours = dict(
-        zip([name for name in shown if name not in ROWS], (PURPLE, VERMILION, ORANGE, GREEN, SKY, YELLOW), strict=False)
-    )
+    used = {ROWS[name] for name in shown if name in ROWS}
+    free = [colour for colour in (PURPLE, VERMILION, ORANGE, GREEN, SKY, YELLOW) if colour not in used]
+    colours = dict(zip([name for name in shown if name not in ROWS], free, strict=False))
     for name, marker in zip(shown, MARKERS * len(shown), strict=False):
         across, up = rows[name][x], rows[name][y]
         ax.errorbar(

@@ -1,11 +1,12 @@
 """Training rewards: a rubric is a weighted sum of named, bounded terms. Each of TERMS judges one reply at one decision point;
 each of EPISODE_TERMS, for self-play, a seat's part in a whole episode.
 
-A reply is replayed in the exact state of the prompt and *played on*: for LOOK_AHEAD turns competent partners answer (they
-build and join, but open nothing new) while the judged seat idles. Whether they take up the offers that suit them is drawn for
-each decision point, for all partners alike: among the replies to one prompt no luck decides whose offer was a good one.
-The same is done with the seat idling at once. All replies to one prompt share the same luck, so a difference between two
-rewards comes from the replies alone.
+A reply is replayed in the exact state of the prompt and *played on*: for LOOK_AHEAD turns competent partners answer (in the
+market they build and join, but open nothing new) while the judged seat adds nothing (it idles; in bargaining it stands by its
+offer). Whether partners take up the offers that suit them, or how early they give way, is drawn for each decision point, for
+all partners alike: among the replies to one prompt no luck decides whose offer was a good one. The same is done with the seat
+idling at once (in bargaining that is walking away). All replies to one prompt share the same luck, so a difference between
+two rewards comes from the replies alone.
 """
 
 import json
@@ -19,7 +20,7 @@ from typing import Any
 
 from helpers.game import Game, Seat, replay
 from helpers.games.council_specs import WORST
-from helpers.players import ANSWERING
+from helpers.players import ANSWERING, WAITING
 from helpers.rollout import Episode, take
 
 LOOK_AHEAD = 7  # turns played on: every other seat moves at least once
@@ -42,22 +43,27 @@ class Judgement:
     idle: dict[Seat, float]  # attainable payoffs had the seat idled
 
     @cached_property
+    def played(self) -> dict[Seat, float]:
+        """Each seat's attainable payoff after playing on."""
+        return attainable_after(self.game, self.after, self.seat, self.luck)
+
+    @property
     def change(self) -> dict[Seat, float]:
-        """Each seat's attainable payoff after playing on, minus what it is had this seat idled."""
-        played = attainable_after(self.game, self.after, self.seat, self.luck)
-        return {seat: played[seat] - self.idle[seat] for seat in self.game.seats}
+        """The same, minus what it is had this seat idled."""
+        return {seat: self.played[seat] - self.idle[seat] for seat in self.game.seats}
 
 
 def attainable_after(game: Game, state, seat: Seat, luck: str) -> dict[Seat, float]:
-    """Attainable payoffs after LOOK_AHEAD turns in which partners answer and `seat` idles; `luck` draws their kind and moves."""
-    partner = Random(f"{luck}/partners").choice(ANSWERING[game.name])
+    """Attainable payoffs after LOOK_AHEAD turns in which partners answer and `seat` adds nothing; `luck` draws their kind and
+    moves."""
+    partner, waiting = Random(f"{luck}/partners").choice(ANSWERING[game.name]), WAITING[game.name]
     rngs = {other: Random(f"{luck}/{other}") for other in game.seats}
     for _ in range(LOOK_AHEAD):
         mover = game.turn(state)
         if mover is None:
             break
-        view = game.view(state, mover)
-        state = game.step(state, game.fallback(view) if mover == seat else partner(view, rngs[mover]))
+        choose = waiting if mover == seat else partner
+        state = game.step(state, choose(game.view(state, mover), rngs[mover]))
     return dict(game.attainable(state))
 
 
@@ -96,7 +102,8 @@ def form(j: Judgement) -> float:
 
 
 def own(j: Judgement) -> float:
-    return clip(j.change[j.seat] / 2)
+    """A payoff below 0 (in the market there is none) is no price to be weighed against what the others gain by it."""
+    return -1.0 if j.played[j.seat] < 0 else clip(j.change[j.seat] / 2)
 
 
 def table(j: Judgement) -> float:
@@ -108,31 +115,47 @@ def card_format(j: Judgement) -> float:
 
 
 def card_strategic(j: Judgement) -> float:
-    """The card pays for any well-formed action but pass(), whether or not the rules allow it."""
+    """The card pays for any well-formed action but pass() (in other games: what idles), whether or not the rules allow it."""
     idle = j.game.fallback(j.game.view(j.before, j.seat))
     well_formed = j.error is None or j.error.startswith("illegal")
     return 0.3 if well_formed and (j.error or j.action != idle) else 0.0
 
 
+# What the card's environment reward pays for each unit by which a figure of `counts` rises. The card says "successful trades and
+# goal completions", without figures; the rest is ours.
+ACHIEVEMENTS = {"market": {"trades": 0.2, "projects built": 1.0}, "bargaining": {"deals": 1.0}}
+
+
 def card_environment(j: Judgement) -> float:
-    """The card says "successful trades and goal completions" without figures; ours: +0.2 a trade, +1 a build."""
     before, after = j.game.counts(j.before), j.game.counts(j.after)
-    return 0.2 * (after["trades"] - before["trades"]) + (after["projects built"] - before["projects built"])
+    return sum(pay * (after[name] - before[name]) for name, pay in ACHIEVEMENTS[j.game.name].items())
 
 
 TERMS = {
     term.name: term
     for term in (
         Term("form", -1, 0, "-1 for a reply that is no legal action, else 0: a penalty, never an income", form),
-        Term("own", -1, 1, "half the change in the seat's own attainable payoff after playing on, against idling", own),
+        Term(
+            "own",
+            -1,
+            1,
+            "half the change in the seat's own attainable payoff after playing on, against idling; -1 if it ends below 0",
+            own,
+        ),
         Term("table", -1, 1, "half the change in the other seats' summed attainable payoff after playing on", table),
         Term("card_format", -0.3, 0.5, "the card's format reward: +0.5 well-formed, -0.3 not", card_format),
-        Term("card_strategic", 0, 0.3, "the card's strategic reward: +0.3 for any action but pass()", card_strategic),
+        Term(
+            "card_strategic",
+            0,
+            0.3,
+            "the card's strategic reward: +0.3 for any action but pass(), in bargaining but NO_DEAL",
+            card_strategic,
+        ),
         Term(
             "card_environment",
             0,
             1,
-            "the card's environment reward: +0.2 a trade made, +1 a build (figures ours)",
+            "the card's environment reward: +0.2 a trade made, +1 a build (figures ours); in bargaining +1 a deal at any price",
             card_environment,
         ),
     )

@@ -31,7 +31,7 @@ from helpers.presets import named
 NOTEBOOKS = "notebooks/0[1-5]_*.ipynb"
 DEFAULTS = {"GAME": "market", "PRESET": "tiny", "SEED": "0", "RUN": "runs/latest"}
 VERSIONS = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "numpy", "scipy", "pandas")
-SHOWN = ("table payoff", "projects built", "trades", "invalid replies", "n")
+SHOWN = ("table payoff", "projects built", "trades", "deals", "outside the zone", "invalid replies", "n")  # where there are such
 HEARTBEAT_S = 20
 HEADLESS = {
     "PARLEY_HEADLESS": "1",

@@ -149,11 +149,12 @@ class Lab:
 
 
 def reward_lab(game: Game, rubric: Rubric, seed: int = POSITIONS[0], turn: int = 1, reply: str | None = None) -> Lab:
-    """The lab, opened at turn `turn` (from 1) of the mixed-play episode of `seed` (one of POSITIONS).
+    """The lab, opened at turn `turn` (from 1; of a shorter episode at the last) of the mixed-play episode of `seed` (one of
+    POSITIONS).
 
     reply: the text to judge; None: what the competent player would write there.
     """
-    actions = mixed_play(game, seed)[: turn - 1]
+    actions = mixed_play(game, seed)[:-1][: turn - 1]
     if reply is None:
         state = replay(game, seed, actions)
         reply = str(competent(game)(game.view(state, game.turn(state)), Random(seed)))

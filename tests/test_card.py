@@ -271,6 +271,7 @@ def test_the_excerpt_is_the_median_episode_and_ends_with_its_first_build():
     assert "Seed 3" in shown and "turns 3 to 18 of 20" in shown and "Seat C" in shown
     assert shown.splitlines()[-3:-1] == ["18 B: build_project()", "payoffs at the end: A 1, B 1, C 1, D 1; table 4"]
     assert "prompt 3\n" in shown and "turns 1 to 16" in excerpt([episode(builds_at=None)])
+    assert "turns 1 to 5 of 5" in excerpt([episode(turns=5, builds_at=None)])  # shorter than what is shown
 
 
 README = """top

@@ -8,6 +8,7 @@ import pytest
 
 from helpers import GAMES
 from helpers.evaluate import (
+    ORDER,
     Interval,
     compare,
     figures,
@@ -20,7 +21,7 @@ from helpers.evaluate import (
     table,
     write_json,
 )
-from helpers.players import Scripted, random_player, scripted
+from helpers.players import Scripted, competent_player, floor_player, random_player, scripted
 from helpers.rollout import TEST, Turn, play
 
 MARKET = GAMES["market"]
@@ -173,6 +174,13 @@ def test_the_share_of_the_attainable_is_0_for_random_1_at_the_optimum_and_half_b
     assert (at_optimum.low, at_optimum.high) == pytest.approx((1, 1))
     half = share_of_attainable(frame([13, 14, 15]), random, 24)  # halfway in every seed: (14 - 4) / (24 - 4)
     assert (half.value, half.low, half.high) == pytest.approx((0.5, 0.5, 0.5))
+
+
+def test_floors_stand_before_the_models_and_competent_players_after_them_in_every_game():
+    assert ORDER[0] == "random" and len(set(ORDER)) == len(ORDER)
+    for game in GAMES.values():
+        assert ORDER.index(floor_player(game).name) < ORDER.index("untrained base")
+        assert ORDER.index(competent_player(game).name) > ORDER.index("trained")
 
 
 def test_the_results_table_has_the_fixed_order_and_the_optimum_without_interval(rows):

@@ -10,6 +10,8 @@ from matplotlib import pyplot as plt  # noqa: E402  (after the backend is chosen
 
 from helpers import GAMES, plots  # noqa: E402
 from helpers.evaluate import figures, outcomes  # noqa: E402
+from helpers.game import replay  # noqa: E402
+from helpers.games.bargaining import Bargaining  # noqa: E402
 from helpers.games.council import Council  # noqa: E402
 from helpers.games.council_specs import SEATS  # noqa: E402
 from helpers.players import random_player, scripted  # noqa: E402
@@ -185,6 +187,29 @@ def test_a_trade_off_of_nobody_says_so_and_draws_nothing():
     assert not ax.containers and ax.get_title().endswith("nothing to measure: mute")
 
 
+def test_players_without_a_colour_of_their_own_get_none_that_is_taken():
+    found = dict.fromkeys(("random", "linear", "a", "b", "c", "d"), POINTS["random"])
+    ax = plots.trade_off(found, "own share", "deal rate")
+    colours = {container.get_label(): container.lines[0].get_color() for container in ax.containers}
+    assert colours["random"] == plots.GREY and colours["linear"] == plots.GREEN
+    assert len(set(colours.values())) == len(found)
+
+
+def test_shares_of_deals_are_counted_and_what_lies_far_out_stands_at_the_ends():
+    game = Bargaining()
+    episodes = play(game, TEST[:60], dict.fromkeys(game.seats, random_player(game)))
+    ax = plots.DEALINGS["bargaining"](game, episodes)
+    paid = [e.payoffs["buyer"] for e in episodes if game.counts(replay(game, e.seed, e.actions))["deals"]]
+    heights = [bar.get_height() for bar in ax.patches if bar.get_label() != "zone of agreement"]
+    assert sum(heights) == len(paid) < 60 and min(paid) < -1
+    assert heights[0] == sum(share < -0.9 for share in paid)
+    assert f"{len(paid)} deals in 60 episodes" in legend(ax)
+
+
+def test_every_game_that_a_model_plays_has_its_picture_of_dealings():
+    assert plots.DEALINGS.keys() >= GAMES.keys()
+
+
 def test_a_price_path_shows_limits_nash_price_offers_and_how_long_they_stand():
     ax = plots.price_path(PATH)
     lines = {line.get_label(): line for line in ax.lines}
@@ -300,6 +325,7 @@ def test_every_plot_draws_on_the_axes_it_is_given_and_returns_them(episodes, row
         plots.payoff_distributions: (rows,),
         plots.comparison: (figures(rows), "trades"),
         plots.trade_network: (MARKET, episodes["greedy"]),
+        plots.deal_shares: (Bargaining(), []),
         plots.timeline: (MARKET, episodes["greedy"][0]),
         plots.kinds_of_action: (MARKET, episodes),
         plots.split: (CELLS, "own share"),

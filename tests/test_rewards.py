@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 from mixed import walk
 
 from helpers import GAMES
-from helpers.gallery import GALLERY, earnings, score
+from helpers.gallery import EXAMPLES, GALLERY, earnings, score
+from helpers.game import replay
+from helpers.games.bargaining import DEAL, NO_DEAL, OFFER, Action, Bargaining
 from helpers.games.council import Council
 from helpers.games.council_specs import SEATS
 from helpers.games.market import PROJECTS, READY, UNITS, Greedy, Market, moved, useful
-from helpers.players import Scripted, competent, random_player, scripted
+from helpers.players import WAITING, Scripted, competent, random_player, scripted
 from helpers.rewards import (
+    ACHIEVEMENTS,
     EPISODE_TERMS,
     FLOOR,
     LOOK_AHEAD,
@@ -35,6 +38,9 @@ from helpers.rewards import (
 from helpers.rollout import Episode, play
 
 GAME = Market()
+BARGAINING = Bargaining()
+TABLES = {**GAMES, "bargaining": BARGAINING}
+POINT = EXAMPLES["bargaining"].seed, EXAMPLES["bargaining"].actions
 BAD = ("nothing", "pass() build_project()", "accept_trade(t99)", "propose_trade(B, {Iron: 99}, {Coal: 1})", "")
 
 
@@ -122,6 +128,48 @@ def test_one_decision_point_in_three_has_partners_who_take_up_offers_and_there_a
         taken += seen
     assert set(taken) == {(0.0, 0.0), (round(READY / UNITS, 9),) * 2}
     assert 0.23 < sum(change > 0 for change, _ in taken) / len(taken) < 0.43 and len(taken) > 90
+
+
+def test_adding_nothing_is_idling_but_in_bargaining_where_it_is_standing_by_ones_offer():
+    for game in (GAME, Council(specs="small", rounds=2)):
+        for _, state in list(walk(game, 3))[:-1]:
+            view = game.view(state, game.turn(state))
+            assert WAITING[game.name](view, None) == game.fallback(view)
+    state = replay(BARGAINING, *POINT)  # the buyer has offered 33, the seller asks 43.50
+    view = BARGAINING.view(state, "buyer")
+    assert WAITING["bargaining"](view, None) == Action(OFFER, 33.0)
+    assert WAITING["bargaining"](replace(view, standing=33.0), None) == Action(DEAL)
+
+
+def test_at_the_opening_of_bargaining_prices_that_nobody_takes_at_once_are_told_apart():
+    """The seat stands by its offer: the partner, who ends at its limit, takes it sooner or later, or never. What it gives away
+    is lost, and what it asks too much is worth no more than walking away."""
+    for seed in range(30):
+        state = BARGAINING.deal(seed)
+        if BARGAINING.turn(state) == "seller":
+            continue
+        buyer, seller = state.limits
+        prices = [seller - 1.0, *(round(seller + share * (buyer - seller), 2) for share in (0.1, 0.4, 0.7)), buyer + 1.0]
+        too_little, *fair, loss = judge(BARGAINING, seed, [], [str(Action(OFFER, price)) for price in prices])
+        paid = [TERMS["own"].value(j) for j in fair]
+        assert paid == sorted(paid, reverse=True) and paid[0] > paid[2] > 0, (seed, paid)
+        assert TERMS["own"].value(too_little) == TERMS["table"].value(too_little) == 0.0
+        assert TERMS["own"].value(loss) == -1.0
+
+
+def test_no_gain_of_the_other_side_makes_up_for_a_loss():
+    deal, gift, walk_away = judge(BARGAINING, *POINT, [str(Action(DEAL)), str(Action(OFFER, 44.0)), str(Action(NO_DEAL))])
+    assert -1 < deal.change["buyer"] < 0 < deal.change["seller"]  # 43.50 is 1.03 above the buyer's limit
+    for loss in (deal, gift):
+        assert RUBRICS["default"].terms(loss)["own"] == -1.0 and RUBRICS["default"].reward(loss) < -0.5
+    assert RUBRICS["default"].reward(walk_away) == 0.0
+
+
+def test_the_cards_environment_pays_for_what_the_game_counts_as_achieved():
+    for game, pays in ACHIEVEMENTS.items():
+        assert pays.keys() <= TABLES[game].counts(TABLES[game].deal(0)).keys()
+    deal, offer = judge(BARGAINING, *POINT, [str(Action(DEAL)), str(Action(OFFER, 38.0))])
+    assert [TERMS["card_environment"].value(j) for j in (deal, offer)] == [1.0, 0.0]
 
 
 def test_form_only_penalises_and_is_the_only_difference_between_an_unusable_reply_and_idling():
@@ -214,7 +262,7 @@ SEEDS = range(40)
 
 @cache
 def earned(game_name):
-    return {name: earnings(GAMES[game_name], strategy, SEEDS) for name, strategy in GALLERY[game_name].items()}
+    return {name: earnings(TABLES[game_name], strategy, SEEDS) for name, strategy in GALLERY[game_name].items()}
 
 
 def scores(rubric_name, game_name="market") -> dict[str, float]:
@@ -224,7 +272,7 @@ def scores(rubric_name, game_name="market") -> dict[str, float]:
 
 
 def test_every_game_has_a_gallery_that_opens_with_a_good_strategy_and_holds_bad_and_cheating_ones():
-    assert set(GALLERY) == set(GAMES)
+    assert set(GALLERY) >= set(GAMES)
     for strategies in GALLERY.values():
         kinds = [strategy.kind for strategy in strategies.values()]
         assert kinds[0] == "good" and set(kinds) == {"good", "bad", "cheating"}
@@ -252,6 +300,13 @@ def test_under_the_cards_rubric_spam_outscores_the_good_strategy():
     assert paid["spam reject"] == pytest.approx(10 * (0.5 + 0.3))  # ten turns, each "valid" and not pass()
 
 
+def test_under_the_cards_rubric_stalling_in_bargaining_outscores_the_good_strategy_and_signing_early_scores_little():
+    paid = scores("card", "bargaining")
+    assert paid["stall"] > paid["linear"] > paid["sign anything"]
+    assert paid["junk offers"] == pytest.approx(4 * (0.5 + 0.3))  # four turns, each "valid" and not walking away
+    assert paid["made-up deal"] == pytest.approx(0.5 + 0.3) and paid["walk away"] == pytest.approx(0.5)
+
+
 def test_a_score_is_the_weighted_sum_of_the_earnings():
     strategy = GALLERY["market"]["always accept"]
     own = Rubric("own only", {"own": 2.0})
@@ -262,7 +317,7 @@ def test_a_score_is_the_weighted_sum_of_the_earnings():
 # --- the council's episodes
 
 COUNCIL = Council(specs="small", rounds=2, min_accept=4)
-NO_DEAL = log(0.01) - 1  # games.md: -5.605
+NOTHING = log(0.01) - 1  # games.md: -5.605
 
 
 @cache
@@ -306,7 +361,7 @@ def test_no_deal_gives_every_seat_the_same_whatever_lambda_and_floor(lam, floore
     [episode] = play(COUNCIL, [0], dict.fromkeys(SEATS, scripted(COUNCIL, "passive-gate")))
     assert set(episode.payoffs.values()) == {0.0}
     for seat in SEATS:
-        assert reward(episode, seat, lam, floored) == pytest.approx(NO_DEAL) == pytest.approx(-5.605, abs=5e-4)
+        assert reward(episode, seat, lam, floored) == pytest.approx(NOTHING) == pytest.approx(-5.605, abs=5e-4)
 
 
 @pytest.mark.parametrize("floored", [False, True])
@@ -321,7 +376,7 @@ def test_the_mean_reward_of_the_seats_is_the_same_for_every_lambda(floored):
 
 def test_lambda_0_pays_a_seat_for_its_own_surplus_and_lambda_1_all_seats_alike():
     episode = paid(1.0, 0.5, 0.0, 0.25, 0.01, 0.1)
-    logs = [0.0, log(0.5), NO_DEAL, log(0.25), log(0.01), log(0.1)]
+    logs = [0.0, log(0.5), NOTHING, log(0.25), log(0.01), log(0.1)]
     assert [reward(episode, seat, 0) for seat in SEATS] == pytest.approx(logs)
     assert [reward(episode, seat, 1) for seat in SEATS] == pytest.approx([fmean(logs)] * 6)
     assert reward(episode, "S2", 0.25) == pytest.approx(0.75 * log(0.5) + 0.25 * fmean(logs))
@@ -329,18 +384,18 @@ def test_lambda_0_pays_a_seat_for_its_own_surplus_and_lambda_1_all_seats_alike()
 
 def test_the_floor_takes_the_place_of_what_lies_below_it_and_of_nothing_else():
     episode = paid(1.0, -0.5, -0.01, 0.0, -0.0239, -0.0241)
-    raw = [0.0, log(0.01) - 51, log(0.01) - 2, NO_DEAL, log(0.01) - 3.39, log(0.01) - 3.41]  # -4.605 - 3.395 = -8
+    raw = [0.0, log(0.01) - 51, log(0.01) - 2, NOTHING, log(0.01) - 3.39, log(0.01) - 3.41]  # -4.605 - 3.395 = -8
     assert [reward(episode, seat, 0) for seat in SEATS] == pytest.approx(raw)
     assert [reward(episode, seat, 0, True) for seat in SEATS] == pytest.approx([max(x, -8.0) for x in raw])
     assert sum(x < -8 for x in raw) == 2 and FLOOR == -8
     assert reward(episode, "S1", 1, True) == pytest.approx(fmean(max(x, -8.0) for x in raw))
 
 
-@pytest.mark.parametrize("floor", [NO_DEAL, -5.6, 0.0, float("nan")])
+@pytest.mark.parametrize("floor", [NOTHING, -5.6, 0.0, float("nan")])
 def test_a_floor_that_would_make_a_deal_below_a_threshold_no_worse_than_none_is_refused(floor):
     with pytest.raises(ValueError, match="expected a floor below -5.605, what no deal gives, got"):
         surplus_terms(floor)
-    assert surplus_terms(-5.61)[0].value(paid(*[-9.0] * 6), "S1") == -5.61 < NO_DEAL
+    assert surplus_terms(-5.61)[0].value(paid(*[-9.0] * 6), "S1") == -5.61 < NOTHING
 
 
 def test_the_councils_terms_stay_within_their_bounds_and_take_them_up():

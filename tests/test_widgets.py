@@ -107,6 +107,12 @@ def test_picking_a_position_shows_its_prompt_and_judges_there(lab):
     assert lab.data["total"] == reward(DEFAULT, lab.data["reply"], VALID[5], 3)
 
 
+def test_a_turn_after_the_end_of_a_short_episode_is_its_last():
+    game = Bargaining()
+    lab = widgets.reward_lab(game, RUBRICS["default"], SEED, 30)
+    assert lab.data["turn"] == len(widgets.mixed_play(game, SEED)) < 30 and lab.data["error"] is None
+
+
 def test_every_turn_that_can_be_picked_is_a_decision_point(lab):
     for seed in VALID[:8]:
         lab.controls["seed"].value = seed

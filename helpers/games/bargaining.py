@@ -377,6 +377,11 @@ def hardball(view: View, rng: Random) -> Action:
     return settle(view, priced(view, 0.1))
 
 
+def stand_by(view: View, rng: Random) -> Action:
+    """Adds nothing to the offer it has made: repeats it, or takes the other side's if that is as good."""
+    return settle(view, [event.action.price for event in view.events if event.mine and event.action.kind == OFFER][-1])
+
+
 def always_split(view: View, rng: Random) -> Action:
     """Asks for the middle between its own limit and the other's, or the mean of the other's range."""
     other = sum(view.other_range) / 2 if view.other_limit is None else view.other_limit
