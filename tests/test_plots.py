@@ -293,6 +293,11 @@ def test_an_episode_without_offers_or_rational_deals_has_a_frontier_too(path):
     assert "deal" not in legend(ax) and "frontier" in legend(ax) and ax.get_title().endswith("0 of them rational: no deal")
 
 
+def test_offers_of_the_same_deal_have_their_numbers_one_above_the_other(path):
+    ax = plots.frontier(replace(path, offers=(("S1", 3), ("S2", 5), ("S4", 3)), deal=3))
+    assert texts(ax) == ["1 S1", "2 S2", "3 S4"] and [text.xyann[1] for text in ax.texts] == [4, 4, 13]
+
+
 def test_a_ladder_shows_every_checkpoint_of_every_run_side_by_side_with_its_interval():
     ax = plots.ladder(LADDER, "NNW")
     found = {c.get_label(): c.lines for c in ax.containers}
