@@ -101,8 +101,10 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> Comparison:
 
 def share_of_attainable(policy: pd.DataFrame, random: pd.DataFrame, optimum: float) -> Interval:
     """(policy - random) / (optimum - random) in mean table payoff, from `outcomes` on the same seeds: 0 is random play, 1 the
-    optimum. Raises ValueError when the seeds differ."""
+    optimum. Raises ValueError when the seeds differ, or random play reaches the optimum on all of them."""
     policy, random = _paired(policy, random, "table payoff")
+    if (random == optimum).any():  # as in bargaining: then it is so in all of some resamples, which cannot be divided by
+        return ratio(policy - random, optimum - random, policy.index)
     return _bootstrap(lambda p, r, axis: (np.mean(p, axis) - np.mean(r, axis)) / (optimum - np.mean(r, axis)), policy, random)
 
 

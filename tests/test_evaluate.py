@@ -176,6 +176,13 @@ def test_the_share_of_the_attainable_is_0_for_random_1_at_the_optimum_and_half_b
     assert (half.value, half.low, half.high) == pytest.approx((0.5, 0.5, 0.5))
 
 
+def test_the_share_of_the_attainable_leaves_out_resamples_in_which_random_play_reaches_the_optimum():
+    random, policy = frame([1.0, 1.0, 0.0, 1.0]), frame([1.0, 1.0, 1.0, 0.5])
+    found = share_of_attainable(policy, random, 1.0)
+    assert found.value == pytest.approx(0.5)  # gained 1 of the 1 that was left, and lost 0.5
+    assert math.isfinite(found.low) and found.low < found.value < found.high <= 1.0
+
+
 def test_floors_stand_before_the_models_and_competent_players_after_them_in_every_game():
     assert ORDER[0] == "random" and len(set(ORDER)) == len(ORDER)
     for game in GAMES.values():
@@ -240,4 +247,4 @@ def test_figures_of_an_infinite_value_are_not_written(tmp_path):
 
 
 def test_figures_keep_unknown_players_after_the_known_ones(rows):
-    assert list(figures({"hardball": rows["random"], "trained": rows["greedy"]})) == ["trained", "hardball"]
+    assert list(figures({"stranger": rows["random"], "trained": rows["greedy"]})) == ["trained", "stranger"]

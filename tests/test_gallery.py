@@ -9,16 +9,17 @@ from helpers.gallery import EXAMPLES, GALLERY
 from helpers.game import replay
 from helpers.games.bargaining import Bargaining
 from helpers.games.market import Market
-from helpers.players import FLOORS, SCRIPTED, competent_player, floor_player
+from helpers.players import ANSWERING, FLOORS, SCRIPTED, WAITING, competent_player, floor_player
 from helpers.rewards import ACHIEVEMENTS, RUBRICS, judge
 from helpers.rollout import VALID, play, take
+from helpers.tiny.lessons import LESSONS
 
 TABLES = {"market": Market(), "bargaining": Bargaining(), **GAMES}  # also a game whose model is not built yet
 each_game = pytest.mark.parametrize("game", TABLES.values(), ids=TABLES)
 
 
 def test_every_game_that_a_model_plays_has_what_the_notebooks_show():
-    for table in (EXAMPLES, GALLERY, FLOORS, ACHIEVEMENTS, SCRIPTED):
+    for table in (SCRIPTED, FLOORS, ANSWERING, WAITING, GALLERY, EXAMPLES, ACHIEVEMENTS, LESSONS):
         assert table.keys() >= GAMES.keys()
 
 

@@ -11,6 +11,10 @@ import nbformat
 import papermill
 import pytest
 
+from helpers import GAMES
+from helpers.games.bargaining import Bargaining
+from helpers.players import FLOORS, SCRIPTED
+
 REPO = Path(__file__).parent.parent
 NOTEBOOKS = ("01_environment_setup", "02_random_baseline", "03_reward_design", "04_grpo_training", "05_evaluation")
 PARAMETERS = {"GAME": '"market"', "PRESET": '"auto"', "SEED": "0", "RUN": '"runs/latest"', "OVERRIDES": '""'}  # the defaults
@@ -155,16 +159,30 @@ def test_a_notebook_run_on_its_defaults_gives_the_stored_output_where_that_is_fi
     assert done.returncode == 0, done.stdout[-4000:]
 
 
-@pytest.mark.slow
 @each_notebook
-def test_papermill_runs_a_notebook_alone_with_small_parameters(tmp_path, monkeypatch, name):
+def test_the_code_after_the_set_up_names_no_game_and_none_of_its_players_and_actions(name):
+    """What differs between games stands in tables of helpers/, by the game's name."""
+    notebook = load(name)
+    games = {game.name: game for game in (*GAMES.values(), Bargaining())}
+    named = [*games, *FLOORS.values(), *(name for players in SCRIPTED.values() for name in players if name != "pass")]
+    counted = {figure for game in games.values() for figure in game.counts(game.deal(0))} - {"deals"}  # every game is dealt
+    words = [*named, *counted, *(verb for game in games.values() for verb in game.verbs if verb != "pass"), "pass("]
+    for cell in notebook.cells[setup(notebook) + 1 :]:
+        if cell.cell_type == "code":
+            assert [word for word in words if re.search(rf"(?<!\w){re.escape(word)}", cell.source)] == [], cell.source
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("game", GAMES)
+@each_notebook
+def test_papermill_runs_a_notebook_alone_with_small_parameters(tmp_path, monkeypatch, name, game):
     monkeypatch.setenv("PARLEY_HEADLESS", "1")
     monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
     known = papermill.inspect_notebook(str(path_of(name)))
-    parameters = {"GAME": "market", "PRESET": "tiny", "SEED": 1, "RUN": str(tmp_path / "run")}
+    parameters = {"GAME": game, "PRESET": "tiny", "SEED": 1, "RUN": str(tmp_path / "run")}
     parameters |= {key: value for key, value in SMALL.items() if key in known}
     done = papermill.execute_notebook(
         str(path_of(name)), str(tmp_path / "done.ipynb"), parameters, kernel_name="python3", cwd=str(REPO), progress_bar=False
     )
     assert done.metadata.papermill.exception is None
-    assert any(text.startswith("game market, preset tiny, seed 1") for text in texts(done))  # what the set-up cell prints
+    assert any(text.startswith(f"game {game}, preset tiny, seed 1") for text in texts(done))  # what the set-up cell prints

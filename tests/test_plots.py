@@ -325,12 +325,13 @@ def test_reward_bars_end_with_the_total():
 
 
 def test_every_plot_draws_on_the_axes_it_is_given_and_returns_them(episodes, rows, path):
+    bargaining = Bargaining()
     calls = {
         plots.learning_curves: (HISTORY, ["own"]),
         plots.payoff_distributions: (rows,),
         plots.comparison: (figures(rows), "trades"),
         plots.trade_network: (MARKET, episodes["greedy"]),
-        plots.deal_shares: (Bargaining(), []),
+        plots.deal_shares: (bargaining, play(bargaining, TEST[:3], dict.fromkeys(bargaining.seats, random_player(bargaining)))),
         plots.timeline: (MARKET, episodes["greedy"][0]),
         plots.kinds_of_action: (MARKET, episodes),
         plots.split: (CELLS, "own share"),
