@@ -28,6 +28,7 @@ ROWS = {  # a player has the same colour in every plot
 }
 MARKERS = "o^sD*.vP"
 INVALID = "invalid reply"
+POINTS_A_TRADE = 6  # width of a line between two seats
 
 
 def _axes(ax: Axes | None) -> Axes:
@@ -138,7 +139,8 @@ def _reach(value: float, low: float, high: float) -> list[list[float]]:
 
 
 def trade_network(game: Game, episodes: Sequence[Episode], ax: Axes | None = None) -> Axes:
-    """Who trades with whom: the mean number of trades an episode between each two seats, as line width and number."""
+    """Who trades with whom: the mean number of trades an episode between each two seats, as line width and number. A trade has
+    the same width in every picture, so that players can be compared."""
     ax = _axes(ax)
     made = {}
     for episode in episodes:
@@ -147,10 +149,9 @@ def trade_network(game: Game, episodes: Sequence[Episode], ax: Axes | None = Non
             made[pair] = made.get(pair, 0) + 1 / len(episodes)
     angles = np.pi / 4 + 2 * np.pi * np.arange(len(game.seats)) / len(game.seats)
     place = {seat: (-np.cos(angle), np.sin(angle)) for seat, angle in zip(game.seats, angles, strict=True)}
-    widest = max(made.values(), default=1)
     for (a, b), mean in sorted(made.items()):
         (xa, ya), (xb, yb) = place[a], place[b]
-        ax.plot([xa, xb], [ya, yb], color=BLUE, linewidth=10 * mean / widest, alpha=0.6, zorder=1, solid_capstyle="round")
+        ax.plot([xa, xb], [ya, yb], color=BLUE, linewidth=POINTS_A_TRADE * mean, alpha=0.6, zorder=1, solid_capstyle="round")
         # Off the middle, where the two diagonals cross.
         x, y = 0.62 * xa + 0.38 * xb, 0.62 * ya + 0.38 * yb
         ax.text(

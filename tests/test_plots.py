@@ -100,6 +100,12 @@ def test_the_trade_network_sums_to_the_mean_number_of_trades(episodes, rows):
     assert [text for text in texts(ax) if text in MARKET.seats] == list(MARKET.seats)
 
 
+def test_a_trade_is_as_wide_in_every_network(episodes, rows):
+    width = {name: sum(x.get_linewidth() for x in plots.trade_network(MARKET, games).lines) for name, games in episodes.items()}
+    trades = {name: rows[name]["trades"].mean() for name in rows}
+    assert width["greedy"] / width["random"] == pytest.approx(trades["greedy"] / trades["random"])
+
+
 def test_a_network_without_trades_shows_the_seats_alone(episodes):
     passing = play(MARKET, TEST[:2], {seat: scripted(MARKET, "pass") for seat in MARKET.seats})
     assert texts(plots.trade_network(MARKET, passing)) == list(MARKET.seats)
