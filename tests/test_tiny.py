@@ -295,3 +295,30 @@ def test_a_price_is_the_sign_of_its_size_and_pairs_of_digits_wherever_it_stands_
     near, far = (torch.cosine_similarity(weight[tokenizer.encode(" 40.00")[2]], weight[tokenizer.encode(f" {other}")[2]], 0)
                  for other in ("42.00", "90.00"))  # fmt: skip
     assert near > 0.5 > far
+
+
+def test_a_build_that_was_killed_goes_on_to_the_same_weights(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(LESSONS, "market", replace(LESSONS["market"], steps=4))
+    monkeypatch.setattr(build, "POOL", 50)
+    monkeypatch.setattr(torch, "compile", lambda model, dynamic: model)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(preset("tiny").embedded)
+
+    class KilledError(Exception):
+        pass
+
+    def kill(step, loss):
+        raise KilledError
+
+    def built(name, report, seed):
+        torch.manual_seed(seed)
+        model = build.make_model(tokenizer)
+        build.train(GAME, model, tokenizer, tmp_path / name / "market.pt", report, every=2)
+        return model.state_dict()
+
+    through, told = built("through", lambda *_: None, seed=0), []
+    with pytest.raises(KilledError):
+        built("killed", kill, seed=0)
+    resumed = built("killed", lambda step, loss: told.append(step), seed=1)  # what was drawn anew is not taken
+    assert told == [4] and "going on from step 2" in capsys.readouterr().out
+    assert all(torch.equal(through[name], resumed[name]) for name in through)
+    assert not list(tmp_path.glob("*/*"))  # a build that ended leaves nothing to go on from
