@@ -16,6 +16,7 @@ from helpers.game import Game, replay
 from helpers.players import FLOORS
 from helpers.rollout import Episode
 from helpers.surplus import PricePath, bargains
+from helpers.surplus import price_path as path_of
 from helpers.welfare import OfferPath
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -304,40 +305,48 @@ def trade_off(rows: Mapping[str, Mapping[str, Mapping[str, float]]], x: str, y: 
     return ax
 
 
-def price_path(path: PricePath, ax: Axes | None = None) -> Axes:
+def price_path(path: PricePath, ax: Axes | None = None, turns: int | None = None) -> Axes:
     """The offers of one episode, both limits with the zone of agreement between them, the Nash price and how it ended. A line to
-    the right of an offer: it stands until the other side has answered."""
+    the right of an offer: it stands until the other side has answered. `turns`: only so many of them, at least 1, on the axes of
+    the whole episode."""
     ax = _axes(ax)
     low, high = sorted(path.limits.values())
-    turns = range(1, len(path.moves) + 1)
-    when = list(turns) if path.standing else [(turn + 1) // 2 for turn in turns]
-    end = when[-1] + 0.6
+    when = [turn if path.standing else (turn + 1) // 2 for turn in range(1, len(path.moves) + 1)]
+    moves = list(zip(when, path.moves, strict=True))[:turns]
+    now, over = moves[-1][0], len(moves) == len(when)
     ax.axhspan(low, high, color=GREEN, alpha=0.1, label="zone of agreement")
     ax.axhline(path.nash, color="black", linestyle=":", linewidth=1.5, label=f"Nash price {path.nash:.2f}")
     for (seat, limit), colour, marker in zip(path.limits.items(), COLOURS, MARKERS, strict=False):
         ax.axhline(limit, color=colour, linestyle="--", linewidth=1.5, label=f"{seat}'s limit {limit:.2f}")
-        offers = [(at, price) for at, (who, price) in zip(when, path.moves, strict=True) if who == seat and price is not None]
+        offers = [(at, price) for at, (who, price) in moves if who == seat and price is not None]
         label = f"{seat} offers ({path.players[seat]})"
         ax.plot(*zip(*offers, strict=True) if offers else ([], []), marker, color=colour, ms=9, label=label, zorder=3)
         for at, price in offers if path.standing else ():
-            ax.plot([at, min(at + 1, end)], [price] * 2, color=colour, linewidth=2, alpha=0.6)
-    if path.price is not None:
-        ax.plot(when[-1], path.price, "*", color="black", ms=15, label=f"deal at {path.price:.2f}", zorder=4)
+            ax.plot([at, min(at + 1, now + 0.6)], [price] * 2, color=colour, linewidth=2, alpha=0.6)
+    if not over:
+        ending = f"{len(moves)} of {len(when)} turns"
+    elif path.price is not None:
         ending = f"deal at {path.price:.2f}"
+        ax.plot(now, path.price, "*", color="black", ms=15, label=ending, zorder=4)
     else:
         ending = f"the {path.left} walks away" if path.left else "time runs out without a deal"
-        ax.axvline(when[-1], color=VERMILION, linewidth=1.5, label=ending)
+        ax.axvline(now, color=VERMILION, linewidth=1.5, label=ending)
     ax.set(
         title=f"Episode of seed {path.seed}: {ending}",
         xlabel="turn" if path.standing else "round",
         ylabel="price",
-        xlim=(0.4, end),
+        xlim=(0.4, when[-1] + 0.6),
     )
+    ax.update_datalim([(1, price) for _, price in path.moves if price is not None])
     ax.margins(y=0.08)
     ax.set_xticks(range(1, when[-1] + 1))
     ax.grid(axis="y", alpha=0.3)
     _legend_below(ax, ncols=3)
     return ax
+
+
+# An episode as it stands after some turns, for the games that have such a picture: (game, episode, turns) -> ax.
+UNFOLDING = {"bargaining": lambda game, episode, turns: price_path(path_of(game, episode), turns=turns)}
 
 
 def frontier(path: OfferPath, ax: Axes | None = None) -> Axes:

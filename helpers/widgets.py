@@ -1,4 +1,4 @@
-"""The reward lab, and a seat to play from.
+"""The reward lab, a seat to play from, and episodes to scrub through.
 
 The lab shows what a rubric thinks of one reply and of the whole gallery, live under sliders, or as a static page. All of it
 comes from `lab_data`, which is pure: every number in the lab is one of `helpers.rewards` or `helpers.gallery`, and a slider only
@@ -6,6 +6,8 @@ changes a weight. Rewards are linear in the weights, so the gallery is judged on
 `helpers.human.HumanSeat`.
 """
 
+import base64
+import io
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +22,7 @@ from helpers.gallery import GALLERY, Strategy, earnings
 from helpers.game import Game, IllegalAction, ParseError, Seat, replay
 from helpers.human import HumanSeat
 from helpers.players import competent, mixed_player
+from helpers.plots import UNFOLDING
 from helpers.rewards import RUBRICS, TERMS, Rubric, judge
 from helpers.rollout import VALID, Episode, Player, play
 
@@ -319,3 +322,75 @@ def add_seat(board: Board) -> None:
     board.controls = {"page": page, "reply": reply, "send": send, "fallback": fallback, "again": again}
     board.box = w.VBox([page, reply, w.HBox(buttons)])
     move(table.go_on)
+
+
+# --- episodes, turn by turn
+
+
+@dataclass
+class Viewer:
+    """What the last line of a notebook cell shows: the widgets in `box` or, without a front end, `page` as static HTML.
+
+    controls: the widgets by name.
+    """
+
+    page: str
+    controls: dict[str, Any] = field(default_factory=dict)
+    box: Any = None
+
+    def _ipython_display_(self):
+        from IPython.display import HTML, display
+
+        display(self.box or HTML(self.page))
+
+
+def watch(game: Game, episodes: Sequence[Episode]) -> Viewer:
+    """Shows episodes of `game` turn by turn: sliders pick one and how much of it is shown. Without a front end it is the whole
+    of the first."""
+    viewer = Viewer(viewer_html(game, episodes[0], len(episodes[0].turns)))
+    if not headless():
+        add_sliders(viewer, game, episodes)
+    return viewer
+
+
+def viewer_html(game: Game, episode: Episode, turns: int) -> str:
+    """The first `turns` turns (from 1): the picture of plots.UNFOLDING, if the game has one, and what was said; of the last of
+    them also the reply as it was written, with what the other seats do not see of it."""
+    last = episode.turns[turns - 1]
+    said = f"<b>Turn {turns}, {escape(last.seat)} ({escape(episode.players[last.seat])}) writes</b>{pre(last.reply)}"
+    parts = [f'<div style="flex: 1; min-width: 360px"><b>So far</b>{pre(transcript(episode, stop=turns))}{said}</div>']
+    if game.name in UNFOLDING:
+        parts.insert(0, picture(UNFOLDING[game.name](game, episode, turns)))
+    return f'<div style="line-height: 1.4">{side_by_side(*parts)}</div>'
+
+
+def picture(ax) -> str:
+    """The figure of `ax` as an HTML image; it is closed."""
+    from matplotlib import pyplot as plt
+
+    file = io.BytesIO()
+    ax.figure.savefig(file, format="png")
+    plt.close(ax.figure)
+    return f'<img alt="{escape(ax.get_title())}" src="data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"/>'
+
+
+def add_sliders(viewer: Viewer, game: Game, episodes: Sequence[Episode]) -> None:
+    """Gives `viewer` its widgets."""
+    import ipywidgets as w
+
+    wide = {"style": {"description_width": "60px"}, "layout": w.Layout(width="500px")}
+    number = w.IntSlider(value=1, min=1, max=len(episodes), description="episode", **wide)
+    turns = w.IntSlider(value=len(episodes[0].turns), min=1, max=len(episodes[0].turns), description="turn", **wide)
+    page = w.HTML(value=viewer.page)
+
+    def show(_):
+        viewer.page = page.value = viewer_html(game, episodes[number.value - 1], turns.value)
+
+    def pick(_):
+        turns.max = len(episodes[number.value - 1].turns)
+        show(_)
+
+    number.observe(pick, "value")
+    turns.observe(show, "value")
+    viewer.controls = {"episode": number, "turn": turns, "page": page}
+    viewer.box = w.VBox([number, turns, page])

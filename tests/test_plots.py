@@ -248,6 +248,16 @@ def test_a_side_that_never_offers_leaves_the_plot_whole():
     assert {"buyer offers (linear)", "seller offers (hardball)"} <= set(legend(ax))
 
 
+def test_an_unfinished_price_path_shows_what_has_happened_on_the_axes_of_the_whole_episode():
+    whole, ax = plots.price_path(PATH), plots.price_path(PATH, turns=2)
+    lines = {line.get_label(): line for line in ax.lines}
+    assert lines["seller offers (hardball)"].get_xydata().tolist() == [[1, 95]]
+    assert lines["buyer offers (linear)"].get_xydata().tolist() == [[2, 65]]
+    assert "seed 3: 2 of 4 turns" in ax.get_title() and not [label for label in lines if label.startswith("deal")]
+    assert (ax.get_xlim(), ax.get_ylim()) == (whole.get_xlim(), whole.get_ylim())
+    assert "deal at 90.00" in plots.price_path(PATH, turns=4).get_title()
+
+
 @pytest.fixture(scope="module")
 def path():
     council = Council(specs="small", min_accept=5)

@@ -1,18 +1,20 @@
-"""The reward lab: its figures are the rubric's, its controls react. A person's seat: its buttons do what they say. What people
-and models write is escaped."""
+"""The reward lab: its figures are the rubric's, its controls react. A person's seat: its buttons do what they say. The viewer
+shows what has happened so far. What people and models write is escaped."""
 
 import builtins
+import re
 from random import Random
 
 import pytest
 
 from helpers import GAMES, widgets
+from helpers.card import transcript
 from helpers.gallery import GALLERY, score
 from helpers.game import replay
-from helpers.games.bargaining import Bargaining
+from helpers.games.bargaining import Bargaining, hardball
 from helpers.players import Model, Scripted, competent
 from helpers.rewards import RUBRICS, TERMS, Rubric, judge, rubric
-from helpers.rollout import VALID, append, load
+from helpers.rollout import VALID, append, load, play
 
 GAME = GAMES["market"]
 # The position of notebook 03: D misses Stone and can spare Wood (so t1 helps it), it needs Grain and no Iron (so t2 hurts it).
@@ -282,3 +284,51 @@ def test_headless_the_seat_is_one_line_and_nobody_is_asked(monkeypatch, capsys):
     board = widgets.play_seat(GAME, VALID[0], "C", dict.fromkeys("ABD", Model("unasked", None)))
     board._ipython_display_()
     assert capsys.readouterr().out.startswith("seat C waits for a person: ") and board.episode is None
+
+
+# --- episodes, turn by turn
+
+
+@pytest.fixture(scope="module")
+def talks():
+    """Bargaining, and two episodes that take all their turns; the second one's buyer thinks aloud, in markup, before it acts."""
+    game, evil = Bargaining(), "<script>alert(1)</script> "
+    bluff = Scripted("<b>bluff</b>", lambda view, rng: evil + str(hardball(view, rng)))
+    plain = Scripted("hardball", hardball)
+    return game, [play(game, [VALID[0]], {"buyer": buyer, "seller": plain})[0] for buyer in (plain, bluff)]
+
+
+def test_the_viewer_shows_turn_by_turn_what_was_said_and_the_picture_so_far(monkeypatch, talks):
+    monkeypatch.setattr(widgets, "headless", lambda: False)
+    game, episodes = talks
+    viewer = widgets.watch(game, episodes)
+    page, turn, number = (viewer.controls[name] for name in ("page", "turn", "episode"))
+    assert turn.value == turn.max == len(episodes[0].turns) == 8
+    pictures = set()
+    for turns in range(1, 9):
+        turn.value = turns
+        assert page.value == viewer.page == widgets.viewer_html(game, episodes[0], turns)
+        assert widgets.pre(transcript(episodes[0], stop=turns)) in page.value and f">Turn {turns}, " in page.value
+        pictures.add(re.search(r'alt="([^"]*)" src="data:image/png;base64,([^"]*)"', page.value).groups())
+    assert len({image for _, image in pictures}) == 8 and f"Episode of seed {VALID[0]}: 3 of 8 turns" in {
+        name for name, _ in pictures
+    }
+    number.value = 2
+    assert page.value == widgets.viewer_html(game, episodes[1], 8)
+
+
+def test_the_viewer_shows_the_whole_reply_of_its_turn_and_escapes_it(talks):
+    game, [_, episode] = talks
+    pages = [widgets.viewer_html(game, episode, turns) for turns in (1, 2)]
+    assert sorted("&lt;script&gt;alert(1)" in page for page in pages) == [False, True]  # the buyer's turn
+    assert not any("<script" in page or "<b>bluff" in page for page in pages)
+
+
+def test_headless_and_in_a_game_without_a_picture_the_viewer_is_the_whole_first_episode(monkeypatch):
+    monkeypatch.setenv("PARLEY_HEADLESS", "1")
+    episodes = play(GAME, VALID[:2], dict.fromkeys(GAME.seats, Scripted("competent", competent(GAME))))
+    viewer, shown = widgets.watch(GAME, episodes), []
+    assert viewer.box is None and widgets.pre(transcript(episodes[0])) in viewer.page and "<img" not in viewer.page
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    viewer._ipython_display_()
+    assert shown[0].data == viewer.page
