@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from helpers import solver
 from helpers.evaluate import COMPETENT, ORDER, interval
 from helpers.game import Game, replay
+from helpers.games.council import Council, round_of
 from helpers.players import FLOORS
 from helpers.rollout import Episode
 from helpers.surplus import PricePath, bargains
@@ -345,8 +346,38 @@ def price_path(path: PricePath, ax: Axes | None = None, turns: int | None = None
     return ax
 
 
+def offers_on_the_table(game: Council, episode: Episode, ax: Axes | None = None, turns: int | None = None) -> Axes:
+    """The live offers of a council: what each pays each party (normalised surplus: 1 is its best deal, below 0 it does worse than
+    without one) and who supports it. At the end the deal, if there is one, stands first. `turns`: after only so many of them, at
+    least 1."""
+    ax = _axes(ax)
+    state = replay(game, episode.seed, episode.actions[:turns])
+    offers = sorted(state.offers, key=lambda offer: offer.deal != state.deal)
+    surplus = np.array([[state.spec.surplus(i, offer.deal, round_of(state)) for i in range(len(game.seats))] for offer in offers])
+    if offers:
+        ax.imshow(surplus, cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
+    for y, offer in enumerate(offers):
+        for x, z in enumerate(surplus[y]):
+            vote = "\nfor it" if x in offer.supporters else ""
+            ax.text(x, y, f"{z:+.2f}{vote}", ha="center", va="center", color="white" if abs(z) > 0.6 else "black")
+    ax.set_yticks(range(len(offers)), [f"{offer.id} of {game.seats[offer.author]}" for offer in offers])
+    walked = ["\nwalked away" if i in state.walked else "" for i in range(len(game.seats))]
+    names = [f"{seat}\n{name}{gone}" for seat, name, gone in zip(game.seats, state.spec.names, walked, strict=True)]
+    ax.set_xticks(range(len(names)), names)
+    done = len(episode.turns[:turns])
+    if done < len(episode.turns):
+        ending = f"{done} of {len(episode.turns)} turns"
+    else:
+        ending = f"{offers[0].id} is the deal" if state.deal else "no deal"
+    ax.set(title=f"Offers of seed {episode.seed} and the surplus they pay: {ending}", ylabel="live offer")
+    return ax
+
+
 # An episode as it stands after some turns, for the games that have such a picture: (game, episode, turns) -> ax.
-UNFOLDING = {"bargaining": lambda game, episode, turns: price_path(path_of(game, episode), turns=turns)}
+UNFOLDING = {
+    "bargaining": lambda game, episode, turns: price_path(path_of(game, episode), turns=turns),
+    "council": lambda game, episode, turns: offers_on_the_table(game, episode, turns=turns),
+}
 
 
 def frontier(path: OfferPath, ax: Axes | None = None) -> Axes:

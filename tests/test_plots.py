@@ -14,8 +14,8 @@ from helpers.game import replay  # noqa: E402
 from helpers.games.bargaining import Bargaining  # noqa: E402
 from helpers.games.council import Council  # noqa: E402
 from helpers.games.council_specs import SEATS  # noqa: E402
-from helpers.players import random_player, scripted  # noqa: E402
-from helpers.rollout import TEST, play  # noqa: E402
+from helpers.players import Scripted, random_player, scripted  # noqa: E402
+from helpers.rollout import TEST, VALID, play  # noqa: E402
 from helpers.surplus import PricePath  # noqa: E402
 from helpers.welfare import offer_path  # noqa: E402
 
@@ -314,6 +314,34 @@ def test_offers_of_the_same_deal_have_their_numbers_one_above_the_other(path):
     assert texts(ax) == ["1 S1", "2 S2", "3 S4"] and [text.xyann[1] for text in ax.texts] == [4, 4, 13]
 
 
+def test_the_offers_on_the_table_show_what_each_pays_whom_and_who_is_for_it():
+    council = Council(specs="small", min_accept=5)
+    for seed, names in ((0, ["linear"]), (VALID[6], ["linear", "boulware", "conceder"])):
+        players = {seat: scripted(council, names[i % len(names)]) for i, seat in enumerate(SEATS)}
+        [episode] = play(council, [seed], players)
+        for turns in (1, 4, len(episode.turns)):
+            ax, state = plots.offers_on_the_table(council, episode, turns=turns), replay(council, seed, episode.actions[:turns])
+            cells = {(*text.get_position(),): text.get_text() for text in ax.texts}
+            rows = [offer for offer in state.offers if offer.deal == state.deal]
+            rows += [offer for offer in state.offers if offer.deal != state.deal]
+            assert rows and len(cells) == len(rows) * len(SEATS)
+            for (x, y), text in cells.items():
+                z = state.spec.surplus(x, rows[y].deal, min(turns // len(SEATS), council.rounds) + 1)
+                assert text.split("\n") == [f"{z:+.2f}", "for it"][: 1 + (x in rows[y].supporters)]
+            whole = f"{rows[0].id} is the deal" if state.deal else "no deal"
+            assert ax.get_title().endswith(whole if turns == len(episode.turns) else f"{turns} of {len(episode.turns)} turns")
+            plt.close(ax.figure)
+        assert bool(state.deal) == (seed == 0)  # both endings were seen
+
+
+def test_a_table_without_live_offers_shows_who_walked_away():
+    council = Council(specs="small")
+    walk = Scripted("walk", lambda view, rng: '{"action": "walk"}')
+    ax = plots.offers_on_the_table(council, play(council, [0], dict.fromkeys(SEATS, walk))[0])
+    assert not ax.texts and ax.get_title().endswith("no deal")
+    assert any("walked away" in label.get_text() for label in ax.get_xticklabels())
+
+
 def test_a_ladder_shows_every_checkpoint_of_every_run_side_by_side_with_its_interval():
     ax = plots.ladder(LADDER, "NNW")
     found = {c.get_label(): c.lines for c in ax.containers}
@@ -354,6 +382,7 @@ def test_every_plot_draws_on_the_axes_it_is_given_and_returns_them(episodes, row
         plots.trade_off: (POINTS, "own share", "deal rate"),
         plots.price_path: (PATH,),
         plots.frontier: (path,),
+        plots.offers_on_the_table: (Council(), play(Council(), [0], dict.fromkeys(SEATS, scripted(Council(), "linear")))[0]),
         plots.ladder: (LADDER, "NNW"),
         plots.reward_bars: ({"own": 1.0},),
     }
