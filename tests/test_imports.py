@@ -15,7 +15,7 @@ HEAVY = ("torch", "trl", "unsloth", "transformers", "matplotlib", "ipywidgets")
 ORDER = (
     *("game", "games", "helpers", "replies", "rollout", "human", "honesty", "players", "rewards", "gallery", "presets", "memory"),
     *("machine", "remote", "models", "tiny", "chats", "saving", "evaluate", "surplus", "splits", "tournament", "judge"),
-    *("signals", "solver", "welfare", "preflight", "guards"),
+    *("signals", "solver", "welfare", "exploit", "drift", "preflight", "guards"),
     *("checkpoints", "trainers", "warmup", "grpo", "selfplay", "train", "card", "plots", "widgets", "run", "gpu_check", "kaggle"),
 )
 
