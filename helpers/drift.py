@@ -5,8 +5,8 @@ The estimator: log p_policy - log p_base of every token of the policy's own repl
 small sample may show less than 0.
 
 Log-probabilities are the model's own, at temperature 1. Of replies that were sampled at another temperature, or by another
-player, it is a mean log ratio and no KL. Episodes hold text: replies are tokenised again and closed by the stop token, so ids may differ
-from those that were sampled, and a reply that was cut off counts a stop token that it never wrote.
+player, it is a mean log ratio and no KL. Episodes hold text: replies are tokenised again and closed by the stop token, so ids
+may differ from those that were sampled, and a reply that was cut off counts a stop token that it never wrote.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ from helpers.rollout import Episode, prompts_of
 
 
 def drift(game: Game, episodes: Sequence[Episode], player: str, model, tokenizer, batch: int) -> Interval:
-    """Nats per token, over all replies of the player of that name, with its interval over seeds. `model`: with the adapter that the
-    player had; `batch`: replies read at once. Raises ValueError when the player wrote in fewer than two seeds."""
+    """Nats per token, over all replies of the player of that name, with its interval over seeds. `model`: with the adapter
+    that the player had; `batch`: replies read at once. Raises ValueError when the player wrote in fewer than two seeds."""
     seeds, prompts, replies = [], [], []
     for episode in episodes:
         for turn, messages in zip(episode.turns, prompts_of(game, episode), strict=True):
