@@ -22,6 +22,7 @@ from helpers.game import Game, Seat, replay
 from helpers.games.council_specs import WORST
 from helpers.players import ANSWERING, WAITING
 from helpers.rollout import Episode, take
+from helpers.signals import INCOMES, WEIGHTS, part
 
 LOOK_AHEAD = 7  # turns played on: every other seat moves at least once
 NEAR = 0.01  # normalised surplus from which downwards its logarithm goes on as a straight line
@@ -209,6 +210,18 @@ def surplus_terms(floor: float | None = None) -> tuple[Term, Term]:
     )
 
 
+# The support desk's: see helpers.signals.
+SIGNALS = {
+    each.__name__: Term(
+        each.__name__,
+        *((0, 1) if each in INCOMES else (-1, 0)),
+        says,
+        lambda episode, seat, each=each: each(part(episode, seat)),
+    )
+    for each, (_, says) in WEIGHTS.items()
+}
+
+
 EPISODE_TERMS = {
     term.name: term
     for term in (
@@ -219,6 +232,7 @@ EPISODE_TERMS = {
         ),
         *surplus_terms(),
         *surplus_terms(FLOOR),
+        *SIGNALS.values(),
     )
 }
 
@@ -258,6 +272,8 @@ RUBRICS = {
 }
 
 SELF_PLAY = Rubric("self-play", {"share": 1.0, "unusable": 0.5, "outside": 1.0})
+# The support desk's, with the card's weights (games.md, section 3).
+DESK = Rubric("desk", {each.__name__: weight for each, (weight, _) in WEIGHTS.items()})
 
 
 def council(lam: float, floored: bool = False) -> Rubric:

@@ -1,4 +1,4 @@
-"""The eleven training signals of the support desk, per (episode, seat), and what its episodes are measured by.
+"""The eleven training signals of the support desk, per (episode, seat), and what its measures count.
 
 Every signal is read off a replay of what was played, so it depends on the replies and not on the ticket alone. Incomes look at
 the last round, penalties at all of them. A perfect winner's episode earns exactly 1. Where the card gives no figure it is *ours*:
@@ -6,10 +6,9 @@ appropriate_confidence is 1 - (bid - truth)^2, truth being 1 for the specialist 
 highest on average for a bid that is the probability (Brier 1950).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from helpers.evaluate import Interval, ratio
 from helpers.game import ParseError, Seat, replay
 from helpers.games.support import (
     MANAGER,
@@ -27,7 +26,6 @@ from helpers.games.support import (
 )
 from helpers.games.tickets import DOMAINS
 from helpers.replies import read
-from helpers.rewards import Term
 from helpers.rollout import Episode, Turn
 
 HIGH = 0.8  # a bid above this is overconfident if it proves wrong
@@ -56,8 +54,14 @@ class Part:
 
 def part(episode: Episode, seat: Seat) -> Part:
     game = Support(**episode.settings)
-    state = replay(game, episode.seed, episode.actions)
+    state = replayed(game, episode.seed, tuple(episode.actions))
     return Part(game, state, episode.turns, tuple(awards_of(state)), seat)
+
+
+@lru_cache(maxsize=1024)
+def replayed(game: Support, seed: int, actions: tuple[str, ...]) -> State:
+    """Shared by all signals and seats of an episode."""
+    return replay(game, seed, actions)
 
 
 def correct_specialist_bid(p: Part) -> float:
@@ -132,15 +136,6 @@ WEIGHTS = {
     timeout: (0.15, "-1 if the episode timed out"),
 }
 INCOMES = tuple(WEIGHTS)[:5]
-SIGNALS = {
-    each.__name__: Term(
-        each.__name__,
-        *((0, 1) if each in INCOMES else (-1, 0)),
-        says,
-        lambda episode, seat, each=each: each(part(episode, seat)),
-    )
-    for each, (_, says) in WEIGHTS.items()
-}
 
 
 def reward(episode: Episode, seat: Seat) -> float:
@@ -150,7 +145,7 @@ def reward(episode: Episode, seat: Seat) -> float:
 
 
 def tallies(episode: Episode) -> dict[str, tuple[float, float]]:
-    """{metric: (over, under)} of one episode: what to sum over episodes and divide, as in `metrics`."""
+    """{metric: (over, under)} of one episode: what to sum over episodes and divide, as helpers.desk.metrics does."""
     state = part(episode, MANAGER).state
     awards, expert = awards_of(state), DOMAINS.index(state.ticket.category)
     said = [action.decision for action in state.actions[TURNS - 1 :: TURNS]]
@@ -168,10 +163,3 @@ def tallies(episode: Episode) -> dict[str, tuple[float, float]]:
         "rebids": (said.count(REBID), len(said)),
         "time-outs": (timed_out(state), 1),
     }
-
-
-def metrics(episodes: Sequence[Episode]) -> dict[str, Interval]:
-    """{metric: ratio with its interval} over whole seeds; one whose denominator is 0 is left out."""
-    rows, seeds = [tallies(episode) for episode in episodes], [episode.seed for episode in episodes]
-    pairs = {name: tuple(zip(*(row[name] for row in rows), strict=True)) for name in rows[0]}
-    return {name: ratio(over, under, seeds) for name, (over, under) in pairs.items() if sum(under)}

@@ -13,9 +13,10 @@ HEAVY = ("torch", "trl", "unsloth", "transformers", "matplotlib", "ipywidgets")
 
 # Every module imports only modules that stand before it (design.md, Layout). A new module gets its place here.
 ORDER = (
-    *("game", "games", "helpers", "replies", "rollout", "human", "honesty", "players", "rewards", "gallery", "presets", "memory"),
+    *("game", "games", "helpers", "replies", "rollout", "human", "honesty", "players", "signals", "rewards", "gallery"),
+    *("presets", "memory"),
     *("machine", "remote", "models", "tiny", "chats", "saving", "evaluate", "surplus", "splits", "tournament", "judge"),
-    *("signals", "solver", "welfare", "exploit", "drift", "preflight", "guards"),
+    *("desk", "solver", "welfare", "exploit", "drift", "preflight", "guards"),
     *("checkpoints", "trainers", "warmup", "grpo", "selfplay", "train", "card", "plots", "widgets", "run", "gpu_check", "kaggle"),
 )
 

@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from helpers.desk import metrics
 from helpers.evaluate import Interval
 from helpers.games.support import MANAGER, Bid, Evaluate, Execute, Support
 from helpers.games.tickets import DOMAINS
 from helpers.players import random_player
+from helpers.rewards import DESK, EPISODE_TERMS, SIGNALS
 from helpers.rollout import play
-from helpers.signals import SIGNALS, WEIGHTS, metrics, reward, tallies
+from helpers.signals import WEIGHTS, replayed, reward, tallies
 
 GAME = Support()
 SEED = next(seed for seed in range(99) if (t := GAME.deal(seed).ticket).category == "billing" and not t.escalate)
@@ -109,3 +111,12 @@ def test_measures_of_random_play_have_an_interval_each_around_what_chance_gives(
     assert {f"success {domain}" for domain in DOMAINS} <= set(found)
     assert found["routed right"].low < 1 / 3 < found["routed right"].high
     assert found["Brier score"].low < 1 / 3 < found["Brier score"].high  # a uniform bid: 1/3 whatever the truth
+
+
+def test_as_a_rubric_of_self_play_the_signals_add_up_to_the_reward_and_share_one_replay_of_an_episode():
+    played = episode(*PERFECT)
+    replayed.cache_clear()
+    for seat in GAME.seats:
+        terms = [weight * EPISODE_TERMS[name].value(played, seat) for name, weight in DESK.weights.items()]
+        assert len(terms) == 11 and sum(terms) == pytest.approx(reward(played, seat))
+    assert replayed.cache_info().misses == 1
